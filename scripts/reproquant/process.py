@@ -1,0 +1,93 @@
+"""Outside programs: run to the end, or kept running, and never left behind."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shlex
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from reproquant.errors import ToolError
+
+PR_SET_PDEATHSIG = 1
+TAIL_LINES = 12
+
+
+def _die_with_parent() -> None:
+    """In the child: ask Linux for SIGKILL as soon as the parent is gone."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def spawn(
+    command: Sequence[object],
+    log: Path,
+    environment: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+) -> subprocess.Popen[bytes]:
+    """Start a program in a process group of its own, its output appended to ``log``.
+
+    It is killed when the starting process dies, however that happens.
+    ``environment`` is laid over the current one. Raises ToolError if the
+    program can't be started at all.
+    """
+    words = [str(word) for word in command]
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as output:
+        output.write(f"$ {shlex.join(words)}\n".encode())
+        output.flush()
+        try:
+            return subprocess.Popen(
+                words,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **(environment or {})},
+                cwd=cwd,
+                start_new_session=True,
+                preexec_fn=_die_with_parent,
+            )
+        except OSError as error:
+            raise ToolError(
+                words[0], f"it could not be started: {error}", "check that the file exists"
+            ) from error
+
+
+def run(
+    command: Sequence[object],
+    log: Path,
+    environment: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    remedy: str = "the whole output is in the log named above",
+) -> None:
+    """Run a program to its end; raise ToolError with its last lines if it fails."""
+    process = spawn(command, log, environment, cwd)
+    try:
+        code = process.wait()
+    except BaseException:
+        stop_group(process)
+        raise
+    if code:
+        raise ToolError(log, f"{Path(str(command[0])).name} ended with code {code}:\n{tail(log)}", remedy)
+
+
+def stop_group(process: subprocess.Popen[bytes], grace_s: float = 10.0) -> None:
+    """End a spawned program and everything it started: SIGTERM, then SIGKILL."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(process.pid, number)
+        except ProcessLookupError:
+            break
+        try:
+            process.wait(grace_s)
+        except subprocess.TimeoutExpired:
+            continue
+    process.wait()
+
+
+def tail(log: Path, lines: int = TAIL_LINES) -> str:
+    """The last lines of a log, for a message."""
+    text = log.read_text(encoding="utf-8", errors="replace")
+    return "\n".join(text.splitlines()[-lines:])

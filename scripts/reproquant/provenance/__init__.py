@@ -1,0 +1,1 @@
+"""Where an artifact comes from: written beside it, checked by anybody."""

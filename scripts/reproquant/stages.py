@@ -1,0 +1,100 @@
+"""The stages, as data: what each one reads of the study, which locks and which data files.
+
+A stage named ``x`` is the rule ``x``, the program ``scripts/x.py`` and the entry
+``x`` here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from reproquant.study import Study
+
+
+def _nothing(study: Study, **wildcards: str) -> tuple[str, ...]:
+    return ()
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What a stage depends on besides its input files and its script's imports.
+
+    ``slice`` gives the part of the study that the stage reads, as JSON data;
+    ``locks`` the environments it runs in; ``files`` the data files it reads,
+    relative to the repository; ``modules`` what it runs with another
+    environment's Python, where imports can't show it; ``packages`` the packages
+    of the workflow's own environment whose version can change the result.
+    """
+
+    slice: Callable[..., Any]
+    locks: Callable[..., tuple[str, ...]] = _nothing
+    files: Callable[[Study], tuple[str, ...]] = _nothing
+    modules: tuple[str, ...] = ()
+    packages: tuple[str, ...] = ()
+
+
+def _model(study: Study) -> Any:
+    return study.dump()["model"]
+
+
+def _llama_cpp(study: Study) -> Any:
+    return study.dump()["llama_cpp"]
+
+
+def _llama_cpp_source(study: Study) -> Any:
+    settings = _llama_cpp(study)
+    return {key: settings[key] for key in ("source", settings["source"])}
+
+
+def _bench(study: Study, subject: str) -> Any:
+    chosen = study.subject(subject)
+    own = {"vllm": study.dump()["vllm"]} if chosen.engine == "vllm" else {}
+    workload = study.benchmark.model_dump(mode="json", exclude={"baseline"})
+    return {
+        "subject": chosen.model_dump(mode="json"),
+        "benchmark": workload,
+        "gpus": study.machine.gpus,
+        **own,
+    }
+
+
+def _bench_locks(study: Study, subject: str) -> tuple[str, ...]:
+    return (study.environments.vllm,) if study.subject(subject).engine == "vllm" else ()
+
+
+def _report(study: Study) -> Any:
+    return study.dump()
+
+
+REPORT_FILES = tuple(
+    f"workflow/report/{name}" for name in ("index.html.j2", "report.md.j2", "style.css", "page.js")
+)
+
+STAGES = {
+    "build_environment": Stage(
+        slice=lambda study, environment: environment, locks=lambda study, environment: (environment,)
+    ),
+    "fetch_llama_cpp": Stage(slice=_llama_cpp_source),
+    "build_llama_cpp": Stage(slice=_llama_cpp),
+    "fetch_model": Stage(slice=_model, packages=("gguf", "huggingface-hub", "numpy", "safetensors")),
+    "convert_gguf": Stage(
+        slice=lambda study: study.model.name, locks=lambda study: (study.environments.converter,)
+    ),
+    "quantize_gguf": Stage(slice=lambda study, type: type),
+    "inspect_gguf": Stage(slice=lambda study, type: type, packages=("gguf",)),
+    "quantize_fp8": Stage(
+        slice=lambda study: study.dump()["fp8"],
+        locks=lambda study: (study.environments.fp8,),
+        files=lambda study: (study.fp8.calibration.text,),
+        modules=("reproquant.fp8.quantize",),
+    ),
+    "benchmark": Stage(
+        slice=_bench,
+        locks=_bench_locks,
+        files=lambda study: (study.benchmark.prompt,),
+        packages=("aiohttp", "psutil"),
+    ),
+    "report": Stage(slice=_report, files=lambda study: REPORT_FILES, packages=("jinja2", "matplotlib")),
+}

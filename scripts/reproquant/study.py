@@ -1,0 +1,392 @@
+"""The study: one validated description of a model, tools, artifacts and subjects.
+
+This is the only reader of study files. Everything else gets a ``Study`` or a
+slice of one. Where several kinds of a thing exist (a model's source, llama.cpp's
+source), each kind has its own section and one key picks it, so that a study laid
+over another need not unset what it doesn't use; unpicked sections are dropped
+from the resolved study.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
+
+from reproquant.errors import StudyError
+from reproquant.files import read_json, repository
+
+Slug = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
+Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+Commit = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{40}$")]
+ExactVersion = Annotated[str, StringConstraints(pattern=r"^\d+(\.\d+)*([.+-]?[A-Za-z]+[A-Za-z0-9.]*)?$")]
+PositiveInt = Annotated[int, Field(gt=0)]
+QuantType = Annotated[str, StringConstraints(pattern=r"^(I?Q\d_[A-Z0-9_]+|BF16|F32)$")]
+
+
+class Section(BaseModel):
+    """A part of a study: no unknown keys, no silent conversions, read only."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class HubModel(Section):
+    """A repository on the Hugging Face Hub at one commit."""
+
+    repository: Annotated[str, StringConstraints(pattern=r"^[\w.-]+/[\w.-]+$")]
+    revision: Commit = Field(description="the commit, 40 hex digits; a branch or tag moves")
+    licence: str
+
+
+class LocalModel(Section):
+    """A checkpoint in a directory of this machine."""
+
+    path: str = Field(description="directory with config.json and *.safetensors")
+    licence: str
+
+
+class EmbeddedModel(Section):
+    """SmolLM2-135M-Instruct out of a pinned Python package, zero-padded for K-quants."""
+
+    package: str
+    version: ExactVersion
+    sha256: Sha256 = Field(description="of the wheel")
+    width: PositiveInt = Field(description="hidden size after zero-padding; a multiple of 256")
+    licence: str
+
+
+class Shape(Section):
+    """The shape of a Qwen2 decoder, in config.json's own words."""
+
+    num_hidden_layers: PositiveInt
+    hidden_size: PositiveInt
+    intermediate_size: PositiveInt
+    num_attention_heads: PositiveInt
+    num_key_value_heads: PositiveInt
+    vocab_size: PositiveInt
+    tie_word_embeddings: bool
+
+
+class SyntheticModel(Section):
+    """Seeded random weights (bfloat16) of a given shape, with Qwen's real tokenizer."""
+
+    seed: int
+    preset: Literal["qwen2.5-7b", "qwen2.5-0.5b"] | None = None
+    shape: Shape | None = None
+
+    @model_validator(mode="after")
+    def _one_shape(self) -> SyntheticModel:
+        if (self.preset is None) == (self.shape is None):
+            raise ValueError("give either a preset or a shape")
+        return self
+
+
+class Model(Section):
+    """The model under study."""
+
+    name: Slug = Field(description="what the engines serve it as and what the GGUF's metadata says")
+    source: Literal["hub", "local", "embedded", "synthetic"]
+    hub: HubModel | None = None
+    local: LocalModel | None = None
+    embedded: EmbeddedModel | None = None
+    synthetic: SyntheticModel | None = None
+
+    @property
+    def spec(self) -> HubModel | LocalModel | EmbeddedModel | SyntheticModel:
+        """The section that ``source`` picks."""
+        return getattr(self, self.source)
+
+
+class Machine(Section):
+    """The machine that the study is for; what was found on it stands in the records."""
+
+    gpus: int = Field(ge=0)
+    gpu: str | None = Field(default=None, description="the product's name as NVML gives it")
+    compute_capability: Annotated[str, StringConstraints(pattern=r"^\d+\.\d$")] | None = None
+    memory_gib_per_gpu: PositiveInt | None = None
+    bandwidth_gb_per_s: PositiveInt | None = Field(
+        default=None, description="of one GPU's memory, from its data sheet"
+    )
+
+
+class GitSource(Section):
+    """llama.cpp from git at one commit."""
+
+    repository: str
+    commit: Commit
+    build_number: PositiveInt = Field(description="what the binaries report as build number")
+
+
+class SdistSource(Section):
+    """llama.cpp as a Python package's sdist vendors it."""
+
+    package: str
+    version: ExactVersion
+    sha256: Sha256 = Field(description="of the sdist")
+    commit: Commit = Field(description="of llama.cpp inside it; checked where the sdist records it")
+    build_number: PositiveInt
+
+
+class LlamaCpp(Section):
+    """Which llama.cpp, and how it is built."""
+
+    source: Literal["git", "sdist"]
+    git: GitSource | None = None
+    sdist: SdistSource | None = None
+    backend: Literal["cpu", "cuda"]
+    cpu_instructions: tuple[Literal["SSE42", "AVX", "AVX2", "BMI2", "FMA", "F16C", "AVX512"], ...] = Field(
+        description="named, because -march=native would make the bytes depend on the builder"
+    )
+    cuda_architectures: tuple[PositiveInt, ...] = Field(
+        default=(), description="CMAKE_CUDA_ARCHITECTURES, for example 70"
+    )
+    cuda_toolkit: str | None = Field(
+        default=None, description="root of a CUDA toolkit >= 12.0 and < 13 for sm_70"
+    )
+
+    @property
+    def spec(self) -> GitSource | SdistSource:
+        """The section that ``source`` picks."""
+        return getattr(self, self.source)
+
+
+class Environments(Section):
+    """Which locked environment (a file in envs/) does which work."""
+
+    converter: Slug = Field(description="runs llama.cpp's convert_hf_to_gguf.py")
+    fp8: Slug = Field(description="runs the FP8 quantizer; holds torch")
+    vllm: Slug = Field(description="holds vLLM")
+
+
+class Gguf(Section):
+    """The GGUF files to make besides f16."""
+
+    quantizations: tuple[QuantType, ...]
+
+
+class Calibration(Section):
+    """The text that static activation scales are observed on."""
+
+    text: str = Field(description="a UTF-8 file, relative to the repository or absolute")
+    rows: PositiveInt
+    row_tokens: PositiveInt
+
+
+class Fp8(Section):
+    """The W8A8 checkpoint in AutoFP8's layout."""
+
+    activation_scales: Literal["autofp8", "corrected"] = Field(
+        description="autofp8 repeats AutoFP8's calibration bug bit by bit; corrected leaves it out"
+    )
+    calibration: Calibration
+
+
+class Vllm(Section):
+    """Which vLLM, and how every vLLM subject starts it."""
+
+    version: ExactVersion
+    dtype: Literal["float16", "bfloat16"]
+    max_model_len: PositiveInt
+    arguments: tuple[str, ...] = ()
+    environment_variables: tuple[Annotated[str, StringConstraints(pattern=r"^[A-Z][A-Z0-9_]*=.*$")], ...] = (
+        Field(
+            default=(), description="NAME=value; a list, so that a study laid over another replaces it whole"
+        )
+    )
+
+
+class Benchmark(Section):
+    """The workload and the protocol, the same for every subject."""
+
+    prompt: str = Field(description="a UTF-8 file; the prompts are exact token windows of it")
+    prompt_tokens: PositiveInt
+    output_tokens: PositiveInt
+    concurrencies: tuple[PositiveInt, ...]
+    warmup_requests: PositiveInt
+    rounds: PositiveInt
+    seed: int = Field(description="shuffles the rounds and draws the nonces")
+    request_timeout_s: PositiveInt
+    start_timeout_s: PositiveInt = Field(description="from launch to healthy")
+    baseline: Slug = Field(description="the subject that the others are compared with")
+
+
+class Subject(Section):
+    """One row of the benchmark: engine x artifact x placement."""
+
+    name: Slug
+    engine: Literal["llama_cpp", "vllm"]
+    artifact: str = Field(description="checkpoint, fp8, f16 or a GGUF quantization of this study")
+    gpus: int = Field(default=0, ge=0)
+    split_mode: Literal["none", "layer", "tensor"] = Field(
+        default="none", description="llama.cpp on several GPUs"
+    )
+    arguments: tuple[str, ...] = ()
+    expected: Literal["unsupported"] | None = Field(
+        default=None, description="a refusal that is known beforehand; the report says whether it came"
+    )
+
+
+class Study(Section):
+    """Everything that the workflow is told."""
+
+    name: Slug
+    model: Model
+    machine: Machine
+    llama_cpp: LlamaCpp
+    environments: Environments
+    gguf: Gguf
+    fp8: Fp8
+    vllm: Vllm
+    benchmark: Benchmark
+    subjects: tuple[Subject, ...]
+
+    @classmethod
+    def load(cls, path: Path) -> Study:
+        """Read a resolved study (``results/<study>/study.json``)."""
+        return cls.resolve(read_json(path), str(path))
+
+    @classmethod
+    def resolve(cls, config: dict[str, Any], where: str = "config") -> Study:
+        """Validate a merged configuration and drop the sections it doesn't pick.
+
+        Raises StudyError with one line for each wrong key: its path, what is
+        wrong, what to write instead.
+        """
+        try:
+            study = cls.model_validate_json(json.dumps(config))
+        except ValidationError as error:
+            raise StudyError(
+                where,
+                _reasons(error),
+                "mend the keys named above; every key is explained in config.yaml "
+                "and workflow/schemas/study.schema.json",
+            ) from None
+        for check in (_picked_sections, _artifacts_exist, _baseline_exists, _files_exist, _placements_fit):
+            check(study, where)
+        return study._pruned()
+
+    def subject(self, name: str) -> Subject:
+        """The subject of that name; raises StudyError that lists the names there are."""
+        for subject in self.subjects:
+            if subject.name == name:
+                return subject
+        raise StudyError(
+            f"subject {name}",
+            f"study '{self.name}' has no such subject",
+            f"use one of: {', '.join(s.name for s in self.subjects)}",
+        )
+
+    def dump(self) -> dict[str, Any]:
+        """The resolved study as JSON data."""
+        return self.model_dump(mode="json", exclude_none=True)
+
+    def _pruned(self) -> Study:
+        data = self.dump()
+        for section, kinds in SOURCES.items():
+            for kind in set(kinds) - {data[section]["source"]}:
+                data[section].pop(kind, None)
+        return type(self).model_validate_json(json.dumps(data))
+
+
+SOURCES = {"model": ("hub", "local", "embedded", "synthetic"), "llama_cpp": ("git", "sdist")}
+
+REMEDIES = (
+    (
+        r"revision$",
+        "a branch or a tag moves, so results could not be reproduced; give the commit's 40 hex digits",
+    ),
+    (r"commit$", "give the commit's 40 hex digits"),
+    (r"version$", "give one exact version such as 0.9.2; a range or 'latest' would change under the results"),
+    (r"sha256$", "give the file's sha256, 64 hex digits"),
+    (r"quantizations\.\d+$", "give a type that llama-quantize knows, such as Q4_K_M"),
+)
+
+
+def _reasons(error: ValidationError) -> str:
+    lines = []
+    for item in error.errors():
+        path = ".".join(str(part) for part in item["loc"]) or "the study"
+        message = "there is no such key" if item["type"] == "extra_forbidden" else item["msg"]
+        given = "" if item["type"] in ("missing", "extra_forbidden") else f" (given: {item['input']!r})"
+        remedy = next((text for pattern, text in REMEDIES if re.search(pattern, path)), None)
+        lines.append(f"{path}: {message}{given}" + (f"; {remedy}" if remedy and given else ""))
+    return "\n       ".join(lines)
+
+
+def _picked_sections(study: Study, where: str) -> None:
+    for key, part in (("model", study.model), ("llama_cpp", study.llama_cpp)):
+        if part.spec is None:
+            raise StudyError(
+                f"{where}: {key}.{part.source}",
+                f"{key}.source is '{part.source}' but that section is missing",
+                f"add the section {key}.{part.source}, or pick another source",
+            )
+
+
+def _artifacts_exist(study: Study, where: str) -> None:
+    known = {"llama_cpp": ("f16", *study.gguf.quantizations), "vllm": ("checkpoint", "fp8")}
+    names = [subject.name for subject in study.subjects]
+    for index, subject in enumerate(study.subjects):
+        key = f"{where}: subjects.{index}"
+        if names.count(subject.name) > 1:
+            raise StudyError(
+                f"{key}.name", f"'{subject.name}' names two subjects", "give each subject its own name"
+            )
+        if subject.artifact not in known[subject.engine]:
+            raise StudyError(
+                f"{key}.artifact",
+                f"{subject.engine} can't serve '{subject.artifact}' here",
+                f"use one of {', '.join(known[subject.engine])}, or add the type to gguf.quantizations",
+            )
+
+
+def _baseline_exists(study: Study, where: str) -> None:
+    names = [subject.name for subject in study.subjects]
+    if study.benchmark.baseline not in names:
+        raise StudyError(
+            f"{where}: benchmark.baseline",
+            f"'{study.benchmark.baseline}' is an unknown subject",
+            f"use one of: {', '.join(names)}",
+        )
+
+
+def _files_exist(study: Study, where: str) -> None:
+    wanted = {
+        "benchmark.prompt": repository() / study.benchmark.prompt,
+        "fp8.calibration.text": repository() / study.fp8.calibration.text,
+        **{f"environments.{role}": lock_path(name) for role, name in study.environments.model_dump().items()},
+    }
+    for key, path in wanted.items():
+        if not path.is_file():
+            raise StudyError(
+                f"{where}: {key}",
+                f"there is no file {path}",
+                "correct the name, or run 'make lock' for a new lock",
+            )
+
+
+def _placements_fit(study: Study, where: str) -> None:
+    for index, subject in enumerate(study.subjects):
+        if subject.gpus > study.machine.gpus:
+            raise StudyError(
+                f"{where}: subjects.{index}.gpus",
+                f"'{subject.name}' wants {subject.gpus} GPUs but machine.gpus is {study.machine.gpus}",
+                "lower the subject's gpus or correct the machine",
+            )
+
+
+def lock_path(environment: str) -> Path:
+    """The lock file of an environment's name."""
+    return repository() / "envs" / f"{environment}.lock"
+
+
+def read_yaml(path: Path) -> Any:
+    """A YAML file's data; raises StudyError that names the line if it can't be read."""
+    try:
+        return yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, yaml.YAMLError) as error:
+        raise StudyError(path, str(error), "correct the file at the place named above") from error
