@@ -1,0 +1,58 @@
+"""The report of a study: what was found, with a source for every number."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from reproquant.files import repository, write_json, write_text
+from reproquant.report.content import Content, read_content
+from reproquant.report.html import render_html
+from reproquant.report.markdown import render_markdown
+from reproquant.report.numbers import Number, Numbers
+from reproquant.report.plots import plots
+from reproquant.study import Study
+
+
+def build(results: Path, target: Path, templates: Path | None = None) -> None:
+    """Write ``index.html``, ``report.md`` and ``report.json`` of a results directory into ``target``.
+
+    ``templates`` holds index.html.j2, report.md.j2 and style.css; by default the
+    repository's workflow/report. The same results give the same bytes. Raises
+    FormatError if a result is missing or malformed, or if a template would show
+    a figure that has no source.
+    """
+    templates = templates or repository() / "workflow" / "report"
+    numbers = Numbers(results)
+    content = read_content(numbers, Study.load(results / "study.json"))
+    write_text(target / "index.html", render_html(content, plots(content), templates))
+    write_text(target / "report.md", render_markdown(content, templates))
+    write_json(target / "report.json", as_data(content))
+
+
+def as_data(content: Content) -> dict[str, object]:
+    """report.json: every number with its source; elsewhere numbers are named by id."""
+    return {
+        "study": content.study,
+        "model": content.model,
+        "answer": [part.id if isinstance(part, Number) else {"text": part} for part in content.answer],
+        "subjects": [
+            {
+                "name": subject.name,
+                "status": subject.status,
+                "reasons": [reason.text for reason in subject.reasons],
+                "evidence": subject.evidence.text if subject.evidence else None,
+                "artifact_bytes": subject.size.id,
+                "to_baseline": {metric: ratio.id for metric, ratio in subject.ratios.items()},
+                "levels": [
+                    {
+                        "concurrency": level.concurrency.id,
+                        **{metric: spread.median.id for metric, spread in level.figures.items()},
+                    }
+                    for level in subject.levels
+                ],
+            }
+            for subject in content.subjects
+        ],
+        "files": content.numbers.files(),
+        "numbers": [number.entry() for number in content.numbers],
+    }

@@ -1,0 +1,136 @@
+"""The study's answer in a sentence, and what it rests on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from reproquant.report.numbers import Number, Numbers, Quote
+from reproquant.report.subjects import Subject, best
+from reproquant.study import Study
+
+Sentence = tuple[str | Number | Quote, ...]
+
+
+def say(text: str, *parts: Number | Quote | Sentence) -> Sentence:
+    """The sentence ``text`` with ``parts`` in the places of its ``{}``; names are put in beforehand."""
+    words = text.split("{}")
+    sentence: list[str | Number | Quote] = [words[0]]
+    for part, after in zip(parts, words[1:], strict=True):
+        sentence += part if isinstance(part, tuple) else (part,)
+        sentence.append(after)
+    return tuple(piece for piece in sentence if piece != "")
+
+
+def concurrencies(numbers: Numbers, study: Study) -> tuple[Number, ...]:
+    """The study's concurrencies, fewest requests first."""
+    taken = [
+        numbers.take("study.json", f"/benchmark/concurrencies/{n}", "", f"study.concurrencies.{n}")
+        for n in range(len(study.benchmark.concurrencies))
+    ]
+    return tuple(sorted(taken, key=lambda number: number.value))
+
+
+def answer(numbers: Numbers, study: Study, subjects: Sequence[Subject]) -> Sentence:
+    """Which subject decodes fastest for one request and which gives most output, where, at what size."""
+    levels = concurrencies(numbers, study)
+    decoders = best(subjects, "decode_tok_per_s", levels[0])
+    givers = best(subjects, "output_tok_per_s", levels[-1])
+    where = _where(numbers, study, subjects)
+    if not decoders or not givers:
+        return where + ("no subject gave figures that may be compared.",)
+    decoder, decode = decoders[0]
+    giver, output = givers[0]
+    single, many = at(levels[0]), at(levels[-1])
+    speed = say("{}" + _flag_note(decoder), decode.median)
+    volume = say("{}" + _flag_note(giver), output.median)
+    if len(decoders) == 1:
+        text = f"only {decoder.name}{_flag_note(decoder)} could be ranked: "
+        figures = say("it decodes {} {} and gives {} {}", decode.median, single, output.median, many)
+        return where + say(text + "{}; its weights take {}.", figures, decoder.size)
+    if decoder is giver:
+        text = "{} decodes fastest {} ({}) and gives the most output {} ({}) from {} of weights."
+        return where + say(text, (decoder.name,), single, speed, many, volume, decoder.size)
+    text = f"{decoder.name} decodes fastest {{}} ({{}}, from {{}} of weights), "
+    first = say(text, single, speed, decoder.size)
+    text = f"{giver.name} gives the most output {{}} ({{}}, from {{}})."
+    return where + first + say(text, many, volume, giver.size)
+
+
+def context(numbers: Numbers, study: Study, subjects: Sequence[Subject]) -> tuple[Sentence, ...]:
+    """What the answer rests on: model, hardware, distance to the baseline and to the next subject."""
+    manifest = "model/manifest.json"
+    found = [say("The model is {}.", numbers.quote(manifest, "/name"))]
+    if numbers.read(manifest)["source"].get("note"):
+        found.append(say("{}", numbers.quote(manifest, "/source/note")))
+    if all(subject.hardware == "cpu" for subject in subjects):
+        found.append(("Measured on a CPU: this shows that the pipeline works and says nothing about GPUs.",))
+    if study.model.source == "synthetic":
+        found.append(("The weights are random: that leaves speed as it is, but quality can't be judged.",))
+    levels = concurrencies(numbers, study)
+    found += _gain(subjects, levels, study.benchmark.baseline)
+    found += _close_calls(subjects, "decode_tok_per_s", "decode", levels[0])
+    found += _close_calls(subjects, "output_tok_per_s", "output", levels[-1])
+    unranked = [subject.name for subject in subjects if not subject.ranked]
+    if unranked:
+        found.append((f"Not ranked: {', '.join(unranked)}. The reasons stand below the table.",))
+    return tuple(found)
+
+
+def workload(numbers: Numbers) -> Sentence:
+    """What every request was, and what the table's figures are."""
+
+    def take(key: str, unit: str = "") -> Number:
+        return numbers.take("study.json", f"/benchmark/{key}", unit, f"study.{key}")
+
+    return say(
+        "Every request sends {} and makes {}, always the likeliest. A figure is the median of {} "
+        "(more where a subject was unsteady), with its lowest and highest round in brackets.",
+        take("prompt_tokens", "tokens"),
+        take("output_tokens", "tokens"),
+        take("rounds", "rounds"),
+    )
+
+
+def _where(numbers: Numbers, study: Study, subjects: Sequence[Subject]) -> Sentence:
+    if all(subject.hardware == "cpu" for subject in subjects):
+        return ("On this CPU, ",)
+    if study.machine.gpu is None:
+        return ("On these GPUs, ",)
+    count = numbers.take("study.json", "/machine/gpus", "", "study.gpus")
+    return say(f"On {{}} × {study.machine.gpu}, ", count)
+
+
+def at(concurrency: Number) -> Sentence:
+    """How many requests a figure is for, as a part of a sentence."""
+    return ("for one request",) if concurrency.value == 1 else say("at {} requests at once", concurrency)
+
+
+def _flag_note(subject: Subject) -> str:
+    return ", flagged" if subject.status == "flagged" else ""
+
+
+def _gain(subjects: Sequence[Subject], levels: Sequence[Number], baseline: str) -> list[Sentence]:
+    """How many times the baseline the two winners reach."""
+    metrics = (("decode_tok_per_s", "decode", levels[0]), ("output_tok_per_s", "output", levels[-1]))
+    return [
+        say(
+            f"The {word} of {ranking[0][0].name} {{}} is {{}} that of the baseline, {baseline}.",
+            at(level),
+            ratio,
+        )
+        for metric, word, level in metrics
+        if (ranking := best(subjects, metric, level)) and (ratio := ranking[0][0].ratios.get(metric))
+    ]
+
+
+def _close_calls(subjects: Sequence[Subject], metric: str, word: str, level: Number) -> list[Sentence]:
+    """A sentence if the rounds of a ranking's first two subjects overlap."""
+    ranking = best(subjects, metric, level)
+    if len(ranking) < 2 or ranking[0][1].low.value > ranking[1][1].high.value:
+        return []
+    (first, own), (second, other) = ranking[:2]
+    text = (
+        f"The {word} of {first.name} and {second.name} {{}} is a close call: the slowest round of the "
+        "first ({}) is not above the fastest of the second ({})."
+    )
+    return [say(text, at(level), own.low, other.high)]

@@ -1,0 +1,164 @@
+"""The subjects of a study as the report shows them: figures with sources, status, words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pydantic import ValidationError
+
+from reproquant.bench.measurement import Measurement, Status
+from reproquant.errors import FormatError
+from reproquant.report.numbers import Number, Numbers, Quote, pointer
+from reproquant.study import Study
+from reproquant.study import Subject as StudySubject
+
+METRICS = {
+    "ttft_ms": "ms",
+    "prefill_tok_per_s": "tok/s",
+    "decode_tok_per_s": "tok/s",
+    "output_tok_per_s": "tok/s",
+}
+ENGINES = {"llama_cpp": "llama.cpp", "vllm": "vLLM"}
+RANKED: tuple[Status, ...] = ("ok", "flagged")
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Median, lowest and highest round, and every round."""
+
+    median: Number
+    low: Number
+    high: Number
+    rounds: tuple[Number, ...]
+
+
+@dataclass(frozen=True)
+class Level:
+    """One concurrency of one subject; ``figures`` has a key for each of ``METRICS``."""
+
+    concurrency: Number
+    figures: dict[str, Spread]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One row of the report."""
+
+    name: str
+    engine: str
+    artifact: str
+    status: Status
+    baseline: bool
+    hardware: str
+    expected: str | None
+    reasons: tuple[Quote, ...]
+    evidence: Quote | None
+    command: Quote
+    size: Number
+    levels: tuple[Level, ...]
+    path: str
+    ratios: dict[str, Number]
+
+    @property
+    def ranked(self) -> bool:
+        """Whether its figures may be compared with others'."""
+        return self.status in RANKED and bool(self.levels)
+
+    @property
+    def single(self) -> Level:
+        """The level with the fewest requests at once."""
+        return min(self.levels, key=lambda level: level.concurrency.value)
+
+    def at(self, concurrency: Number) -> Level | None:
+        """The level of that many requests at once, if it was measured."""
+        return next((level for level in self.levels if level.concurrency.value == concurrency.value), None)
+
+
+def read_subjects(numbers: Numbers, study: Study) -> tuple[Subject, ...]:
+    """Every subject of the study: ranked ones first, the fastest decode on top, then study order.
+
+    Raises FormatError if a subject's measurement is missing or isn't one.
+    """
+    subjects = [_read(numbers, study, subject) for subject in study.subjects]
+    baseline = next(subject for subject in subjects if subject.baseline)
+    subjects = [_with_ratios(numbers, subject, baseline) for subject in subjects]
+    return tuple(sorted(subjects, key=_place))
+
+
+def _place(subject: Subject) -> tuple[bool, float]:
+    return (
+        (False, -subject.single.figures["decode_tok_per_s"].median.value) if subject.ranked else (True, 0.0)
+    )
+
+
+def _read(numbers: Numbers, study: Study, subject: StudySubject) -> Subject:
+    path = f"bench/{subject.name}.json"
+    try:
+        measurement = Measurement.model_validate(numbers.read(path))
+    except ValidationError as error:
+        raise FormatError(path, f"it isn't a measurement: {error}", "measure the subject again") from None
+    return Subject(
+        name=subject.name,
+        engine=ENGINES[subject.engine],
+        artifact=subject.artifact,
+        status=measurement.status,
+        baseline=subject.name == study.benchmark.baseline,
+        hardware=measurement.hardware,
+        expected=measurement.expected,
+        reasons=tuple(numbers.quote(path, pointer("reasons", n)) for n in range(len(measurement.reasons))),
+        evidence=numbers.quote(path, "/evidence") if measurement.evidence else None,
+        command=numbers.command(path, "/command"),
+        size=numbers.take(path, "/artifact_bytes", "B", f"{subject.name}.artifact_bytes"),
+        levels=tuple(
+            _level(numbers, path, subject.name, measurement, n) for n in range(len(measurement.levels))
+        ),
+        path=path,
+        ratios={},
+    )
+
+
+def _level(numbers: Numbers, path: str, name: str, measurement: Measurement, index: int) -> Level:
+    level = measurement.levels[index]
+    prefix = f"{name}.c{level.concurrency}"
+
+    def spread(metric: str, unit: str) -> Spread:
+        def take(*place: str | int) -> Number:
+            at = pointer("levels", index, metric, *place)
+            return numbers.take(path, at, unit, ".".join([prefix, metric, *map(str, place)]))
+
+        rounds = range(len(getattr(level, metric).rounds))
+        return Spread(take("median"), take("min"), take("max"), tuple(take("rounds", n) for n in rounds))
+
+    concurrency = numbers.take(path, pointer("levels", index, "concurrency"), "", f"{prefix}.concurrency")
+    return Level(concurrency, {metric: spread(metric, unit) for metric, unit in METRICS.items()})
+
+
+def _with_ratios(numbers: Numbers, subject: Subject, baseline: Subject) -> Subject:
+    """The subject with its decode (fewest requests) and output (most requests) as parts of the baseline's."""
+    if subject is baseline or not (subject.ranked and baseline.ranked):
+        return subject
+    pairs = {"decode_tok_per_s": (subject.single, baseline.single)}
+    most = max(subject.levels, key=lambda level: level.concurrency.value)
+    if (other := baseline.at(most.concurrency)) is not None:
+        pairs["output_tok_per_s"] = (most, other)
+    ratios = {
+        metric: numbers.derive(
+            "a / b",
+            [own.figures[metric].median, base.figures[metric].median],
+            "×",
+            f"{subject.name}.{metric}.to_baseline",
+        )
+        for metric, (own, base) in pairs.items()
+    }
+    return Subject(**{**vars(subject), "ratios": ratios})
+
+
+def best(subjects: Sequence[Subject], metric: str, concurrency: Number) -> list[tuple[Subject, Spread]]:
+    """The ranked subjects measured at that concurrency, highest median of ``metric`` first."""
+    measured = [
+        (subject, level.figures[metric])
+        for subject in subjects
+        if subject.ranked and (level := subject.at(concurrency)) is not None
+    ]
+    return sorted(measured, key=lambda pair: -pair[1].median.value)

@@ -1,0 +1,199 @@
+"""A made-up results directory: SYNTHETIC figures in the shape of real ones, for tests of the report alone."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+from reproquant.files import digest_of, write_json
+
+NAME = "SYNTHETIC-report-fixture"
+CONCURRENCIES = (1, 4)
+ROUNDS = 5
+SPEEDS = {
+    "llama-f16": (88.0, 610.0, 150.0),
+    "llama-q4km": (196.0, 655.0, 271.0),
+    "vllm-bf16": (24.6, 512.0, 48.5),
+}
+BYTES = {"f16": 384_000_000, "Q4_K_M": 124_000_000, "checkpoint": 383_000_000, "fp8": 212_000_000}
+REFUSAL = "RuntimeError: _C::static_scaled_fp8_quant() expected at most 0 argument(s) but received 4"
+
+
+def make_results(root: Path, name: str = NAME) -> Path:
+    """``root/results/<name>`` with three measured subjects and one that the engine refused."""
+    results = root / "results" / name
+    write_json(results / "study.json", study(name))
+    _artifacts(results)
+    for subject in study(name)["subjects"]:
+        write_json(results / "bench" / f"{subject['name']}.json", measurement(subject))
+        write_json(results / "bench" / f"{subject['name']}.json.prov.json", record(subject["name"]))
+    return results
+
+
+def study(name: str) -> dict[str, Any]:
+    """A study with llama.cpp on f16 and Q4_K_M, vLLM on the checkpoint and on FP8."""
+    return {
+        "name": name,
+        "model": {
+            "name": "synthetic-135m",
+            "source": "local",
+            "local": {"path": "nowhere", "licence": "none"},
+        },
+        "machine": {"gpus": 0},
+        "llama_cpp": {
+            "source": "git",
+            "backend": "cpu",
+            "cpu_instructions": ["AVX2", "FMA"],
+            "git": {"repository": "https://example.org/llama.cpp", "commit": "0" * 40, "build_number": 1},
+        },
+        "environments": {"converter": "converter", "fp8": "fp8", "vllm": "vllm-cpu"},
+        "gguf": {"quantizations": ["Q4_K_M"]},
+        "fp8": {
+            "activation_scales": "corrected",
+            "calibration": {"text": "workflow/data/calibration.txt", "rows": 16, "row_tokens": 512},
+        },
+        "vllm": {"version": "0.32.0", "dtype": "bfloat16", "max_model_len": 1024},
+        "benchmark": {
+            "prompt": "workflow/data/prompt_zh.txt",
+            "prompt_tokens": 512,
+            "output_tokens": 128,
+            "concurrencies": list(CONCURRENCIES),
+            "warmup_requests": 5,
+            "rounds": ROUNDS,
+            "seed": 1,
+            "request_timeout_s": 300,
+            "start_timeout_s": 300,
+            "baseline": "llama-f16",
+        },
+        "subjects": [
+            {"name": "llama-f16", "engine": "llama_cpp", "artifact": "f16"},
+            {"name": "llama-q4km", "engine": "llama_cpp", "artifact": "Q4_K_M"},
+            {"name": "vllm-bf16", "engine": "vllm", "artifact": "checkpoint"},
+            {"name": "vllm-fp8", "engine": "vllm", "artifact": "fp8", "expected": "unsupported"},
+        ],
+    }
+
+
+def measurement(subject: dict[str, Any]) -> dict[str, Any]:
+    """A measurement of ``subject``; vLLM's is flagged, and FP8 is refused."""
+    refused = subject["artifact"] == "fp8"
+    flagged = subject["engine"] == "vllm" and not refused
+    dice = random.Random(subject["name"])
+    return {
+        "subject": subject["name"],
+        "engine": subject["engine"],
+        "artifact": subject["artifact"],
+        "status": "unsupported" if refused else "flagged" if flagged else "ok",
+        "reasons": ["decode rounds spread over 4.1 % of their median; 3 % is the limit"] if flagged else [],
+        "evidence": REFUSAL if refused else None,
+        "expected": subject.get("expected"),
+        "hardware": "cpu",
+        "command": [
+            "<store>/builds/llama-server",
+            "--model",
+            f"{subject['artifact']}.gguf",
+            "--no-cache-prompt",
+        ],
+        "environment_variables": {"OMP_WAIT_POLICY": "passive"},
+        "engine_facts": {
+            "version": "b1",
+            "commit": "0" * 40,
+            "compiler": {"name": "gcc", "version": "12.2.0"},
+        },
+        "artifact_bytes": BYTES[subject["artifact"]],
+        "workload": {
+            "prompt_tokens": 512,
+            "output_tokens": 128,
+            "text_sha256": digest_of("text"),
+            "ids_sha256": digest_of("ids"),
+        },
+        "cache_off": ["--no-cache-prompt was given", "every request reported no cached token"],
+        "start_s": [] if refused else [1.42, 1.39],
+        "peak_rss_bytes": None if refused else 812_345_678,
+        "warmup": [],
+        "requests": [],
+        "levels": [] if refused else [level(subject["name"], n, dice) for n in CONCURRENCIES],
+    }
+
+
+def level(name: str, concurrency: int, dice: random.Random) -> dict[str, Any]:
+    """The figures of one concurrency around the subject's speeds, with 2 % of spread."""
+    decode, prefill, many = SPEEDS[name]
+    output = many if concurrency > 1 else 128 / (512 / prefill + 127 / decode)
+    return {
+        "concurrency": concurrency,
+        "ttft_ms": summary(1000 * 512 / prefill * concurrency, dice),
+        "prefill_tok_per_s": summary(prefill / concurrency, dice),
+        "decode_tok_per_s": summary(decode / concurrency**0.6, dice),
+        "output_tok_per_s": summary(output, dice),
+    }
+
+
+def summary(middle: float, dice: random.Random) -> dict[str, Any]:
+    rounds = [middle * dice.uniform(0.98, 1.02) for _ in range(ROUNDS)]
+    return {"median": sorted(rounds)[ROUNDS // 2], "min": min(rounds), "max": max(rounds), "rounds": rounds}
+
+
+def record(name: str) -> dict[str, Any]:
+    """The parts of a provenance record that the report reads."""
+    return {
+        "subject": [{"name": f"bench/{name}.json", "digest": {"sha256": digest_of(name)}}],
+        "predicate": {
+            "buildDefinition": {
+                "internalParameters": {
+                    "git": {"commit": "0" * 40, "dirty": False},
+                    "python": "3.11.7",
+                    "platform": {"system": "Linux", "release": "6.1", "machine": "x86_64"},
+                }
+            },
+            "runDetails": {
+                "metadata": {"startedOn": "2026-01-01T00:00:00Z", "finishedOn": "2026-01-01T00:05:00Z"},
+            },
+        },
+    }
+
+
+def _artifacts(results: Path) -> None:
+    for directory, artifact in (("model", "checkpoint"), ("fp8", "fp8")):
+        write_json(results / directory / "manifest.json", _manifest(BYTES[artifact]))
+    write_json(results / "fp8" / "facts.json", {"quantized_tensors": 210, "activation_scales": "corrected"})
+    write_json(
+        results / "llama_cpp" / "build.json",
+        {
+            "compiler": "gcc 12.2.0",
+            "backend": "cpu",
+            "flags": ["-O3", "-mavx2"],
+            "binaries": {"llama-server": digest_of("b")},
+        },
+    )
+    _inspection(results, "f16", 16.01, {"F16": (211, 383_000_000), "F32": (61, 187_000)})
+    _inspection(
+        results, "Q4_K_M", 5.16, {"Q4_K": (182, 97_000_000), "Q6_K": (29, 26_000_000), "F32": (61, 187_000)}
+    )
+
+
+def _manifest(weight_bytes: int) -> dict[str, Any]:
+    files = [("config.json", 700), ("model.safetensors", weight_bytes), ("tokenizer.json", 2_100_000)]
+    return {
+        "name": "synthetic-135m",
+        "source": {
+            "kind": "local",
+            "licence": "none",
+            "note": "Made up for a test: no such model exists & nothing ran.",
+        },
+        "files": [{"path": path, "bytes": size, "sha256": digest_of(path)} for path, size in files],
+    }
+
+
+def _inspection(results: Path, type: str, bits: float, tensors: dict[str, tuple[int, int]]) -> None:
+    write_json(
+        results / "gguf" / f"{type}.inspect.json",
+        {
+            "file_bytes": BYTES[type],
+            "bits_per_weight": bits,
+            "tensors": {kind: {"count": count, "bytes": size} for kind, (count, size) in tensors.items()},
+            "as_promised": True,
+            "fallbacks": [],
+        },
+    )
