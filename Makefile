@@ -1,0 +1,45 @@
+# `make report` and `make test` are all that a newcomer needs; both set up what they need.
+PYTHON ?= python3
+BIN := .venv/bin
+STUDY := workflow/studies/embedded.yaml
+
+.PHONY: report test lint lock schemas clean
+
+report: .venv/.ready
+	$(BIN)/snakemake --cores all --configfile $(STUDY)
+	@echo "the report: $(CURDIR)/results/embedded/report/index.html"
+
+test: .venv/.ready-dev lint
+	$(BIN)/pytest
+
+lint: .venv/.ready-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/snakefmt --check Snakefile workflow
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+lock: .venv/.ready-dev
+	$(BIN)/python scripts/lock.py
+
+schemas: .venv/.ready
+	$(BIN)/python scripts/export_schemas.py
+
+clean:
+	rm -rf .venv .snakemake results
+
+.venv/.ready: envs/workflow.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "error: $(PYTHON) is older than Python 3.11; do: make PYTHON=/path/to/python3.11 ..."; exit 2; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null \
+	  || { echo "error: $(PYTHON) can't make virtual environments; do: apt-get install python3-venv"; exit 2; }
+	@command -v c++ >/dev/null || command -v g++ >/dev/null \
+	  || { echo "error: no C++ compiler, and llama.cpp is built from source; do: apt-get install g++"; exit 2; }
+	test -x $(BIN)/pip || $(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r envs/workflow.lock
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --editable .
+	touch $@
+
+.venv/.ready-dev: .venv/.ready envs/dev.lock
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r envs/dev.lock
+	touch $@

@@ -1,0 +1,34 @@
+"""Measure one subject over HTTP."""
+
+from pathlib import Path
+
+import typer
+
+from reproquant.bench.protocol import measure
+from reproquant.engines import for_subject
+from reproquant.errors import ToolError
+from reproquant.files import write_json
+from reproquant.stage import stage
+
+
+def main(
+    study: Path, recipe: str, log: Path, subject: str, weights: Path, engine: Path, output: Path
+) -> None:
+    with stage("benchmark", study, recipe, log, [weights, engine], output, subject=subject) as run:
+        chosen = run.study.subject(subject)
+        server = for_subject(run.study, chosen, weights, engine, run.log)
+        measurement = measure(server, chosen, run.study.benchmark, run.log)
+        data = measurement.model_dump(mode="json")
+        if measurement.status == "failed":
+            kept = output.with_suffix(".failed.json")
+            write_json(kept, data)
+            raise ToolError(
+                f"subject {subject}",
+                "\n".join([*measurement.reasons, measurement.evidence or ""]),
+                f"what was measured until then stands in {kept}; mend the cause and run again",
+            )
+        write_json(run.scratch(output), data)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,79 @@
+"""What several parts of the suite need: a copy of the checkout, and Snakemake on it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from reproquant.files import repository
+
+TOP_LEVEL = ("Snakefile", "config.yaml", "workflow", "scripts", "envs", "profiles")
+
+
+@dataclass(frozen=True)
+class Checkout:
+    """A copy of the project in a folder of its own, free to be edited."""
+
+    root: Path
+    study: str
+
+    def command(self, *words: object) -> list[str]:
+        snakemake = Path(sys.executable).with_name("snakemake")
+        config = f"workflow/studies/{self.study}.yaml"
+        return [str(word) for word in (snakemake, "--cores", "all", *words, "--configfile", config)]
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The copy's library before the installed one."""
+        return {**os.environ, "PYTHONPATH": str(self.root / "scripts"), "PYTHONDONTWRITEBYTECODE": "1"}
+
+    def snakemake(self, *words: object) -> subprocess.CompletedProcess[str]:
+        """Run Snakemake on the copy's study, as a user would in its folder."""
+        return subprocess.run(
+            self.command(*words),
+            cwd=self.root,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    def planned(self) -> dict[str, int]:
+        """How many jobs of each rule a dry run would start; a run with nothing to do gives none."""
+        done = self.snakemake("-n")
+        assert done.returncode == 0, done.stderr
+        if "Nothing to be done" in done.stdout + done.stderr:
+            return {}
+        table = done.stdout.rsplit("Job stats:", 1)[1].split("\ntotal", 1)[0]
+        return {rule: int(count) for rule, count in re.findall(r"^(\w+) +(\d+)$", table, re.MULTILINE)}
+
+    @property
+    def results(self) -> Path:
+        return self.root / "results" / self.study
+
+
+def copy_checkout(target: Path, study: str) -> Checkout:
+    ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
+    for name in TOP_LEVEL:
+        source = repository() / name
+        if source.is_dir():
+            shutil.copytree(source, target / name, ignore=ignored)
+        else:
+            shutil.copy2(source, target / name)
+    return Checkout(target, study)
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
+    """The tiny study, run to its end once: real llama.cpp, real vLLM, real conversion."""
+    checkout = copy_checkout(tmp_path_factory.mktemp("tiny"), "tiny")
+    done = checkout.snakemake()
+    assert done.returncode == 0, done.stdout + done.stderr
+    return checkout

@@ -1,0 +1,155 @@
+"""The whole pipeline on a seeded tiny Qwen2: every stage real, and run again only when it must."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+from jsonschema import validate
+
+from conftest import Checkout, copy_checkout
+from reproquant.files import read_json, repository, sha256_file
+
+GOLDEN = yaml.safe_load((Path(__file__).parent / "golden.yaml").read_text())
+
+
+def measurement(tiny: Checkout, subject: str) -> dict:
+    data = read_json(tiny.results / f"bench/{subject}.json")
+    validate(data, read_json(repository() / "workflow/schemas/bench.schema.json"))
+    return data
+
+
+@pytest.mark.parametrize("subject", ["llama-q4km", "vllm-bf16"])
+def test_a_subject_is_measured_with_exact_counts_and_no_cache_hit(subject: str, tiny: Checkout) -> None:
+    data = measurement(tiny, subject)
+    assert data["status"] in ("ok", "flagged"), data["reasons"]
+    assert data["hardware"] == "cpu"
+    assert len(data["requests"]) == 3 * (1 + 2)
+    for request in data["requests"]:
+        assert (request["prompt_tokens"], request["completion_tokens"], request["cached_tokens"]) == (
+            64,
+            16,
+            0,
+        )
+        assert request["error"] is None
+    for level in data["levels"]:
+        assert level["decode_tok_per_s"]["median"] > 0
+
+
+def test_every_prompt_of_a_subject_is_different_from_its_first_token_on(tiny: Checkout) -> None:
+    data = measurement(tiny, "llama-q4km")
+    nonces = [request["nonce_id"] for request in data["warmup"] + data["requests"]]
+    assert len(set(nonces)) == len(nonces)
+
+
+def test_a_refused_checkpoint_is_unsupported_with_the_engines_own_words(tiny: Checkout) -> None:
+    data = measurement(tiny, "vllm-fp8")
+    assert data["status"] == "unsupported"
+    assert data["evidence"] in (tiny.results / "logs/benchmark/vllm-fp8.log").read_text()
+    assert data["levels"] == []
+
+
+def test_the_gguf_holds_the_types_that_its_name_promises(tiny: Checkout) -> None:
+    inspection = read_json(tiny.results / "gguf/Q4_K_M.inspect.json")
+    assert inspection["as_promised"] is True
+    assert inspection["fallbacks"] == []
+    assert set(inspection["tensors"]) == {"Q4_K", "Q6_K", "F32"}
+
+
+def test_the_fp8_checkpoint_has_autofp8s_layout(tiny: Checkout) -> None:
+    config = read_json(tiny.results / "fp8/checkpoint/config.json")
+    assert config["quantization_config"] == {
+        "quant_method": "fp8",
+        "activation_scheme": "static",
+        "ignored_layers": ["lm_head"],
+    }
+
+
+def test_every_number_of_the_report_has_a_source_that_holds_it(tiny: Checkout) -> None:
+    numbers = read_json(tiny.results / "report/report.json")["numbers"]
+    sourced = [number for number in numbers if "source" in number]
+    assert len(sourced) > 20
+    for number in sourced:
+        source = number["source"]
+        path = tiny.results / source["path"]
+        assert sha256_file(path) == source["sha256"]
+        value = read_json(path)
+        for key in source["pointer"].split("/")[1:]:
+            value = (
+                value[int(key)]
+                if isinstance(value, list)
+                else value[key.replace("~1", "/").replace("~0", "~")]
+            )
+        assert value == number["value"]
+
+
+def test_every_artifact_has_a_record_that_names_its_bytes(tiny: Checkout) -> None:
+    records = sorted(tiny.results.rglob("*.prov.json"))
+    assert len(records) >= 14
+    for path in records:
+        record = read_json(path)
+        validate(record, read_json(repository() / "workflow/schemas/record.schema.json"))
+        for subject in record["subject"]:
+            assert sha256_file(tiny.results / subject["name"]) == subject["digest"]["sha256"]
+
+
+def test_a_second_run_does_nothing(tiny: Checkout) -> None:
+    assert tiny.planned() == {}
+
+
+EDITS = {
+    "a comment in a helper": ("scripts/reproquant/process.py", '"""Outside', '# remark\n"""Outside', {}),
+    "a helper of all programs": (
+        "scripts/reproquant/process.py", "TAIL_LINES = 12", "TAIL_LINES = 13",
+        {"build_environment": 3, "fetch_llama_cpp": 1, "build_llama_cpp": 1, "fetch_model": 1, "convert_gguf": 1,
+         "quantize_gguf": 1, "inspect_gguf": 2, "quantize_fp8": 1, "benchmark": 3, "report": 1},
+    ),
+    "the vLLM lock": ("envs/vllm-cpu.lock", "", "# bump\n", {"build_environment": 1, "benchmark": 2, "report": 1}),
+    "the vLLM flags": (
+        "workflow/studies/tiny.yaml", "max_model_len: 512", "max_model_len: 256",
+        {"study": 1, "benchmark": 2, "report": 1},
+    ),
+    "the calibration": (
+        "workflow/studies/tiny.yaml", "rows: 4", "rows: 3",
+        {"study": 1, "quantize_fp8": 1, "benchmark": 1, "report": 1},
+    ),
+    "one subject's arguments": (
+        "workflow/studies/tiny.yaml", "artifact: Q4_K_M}", 'artifact: Q4_K_M, arguments: ["--no-mmap"]}',
+        {"study": 1, "benchmark": 1, "report": 1},
+    ),
+    "a new quantization": (
+        "workflow/studies/tiny.yaml", "environments:\n", "gguf: {quantizations: [Q4_K_M, Q8_0]}\n\nenvironments:\n",
+        {"study": 1, "quantize_gguf": 1, "inspect_gguf": 1, "report": 1},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", EDITS)
+def test_an_edit_reruns_exactly_what_depends_on(what: str, tiny: Checkout) -> None:
+    name, old, new, expected = EDITS[what]
+    path = tiny.root / name
+    text = path.read_text()
+    assert old in text
+    try:
+        path.write_text(text.replace(old, new, 1))
+        assert tiny.planned() == ({"all": 1, **expected} if expected else {})
+    finally:
+        path.write_text(text)
+    assert tiny.planned() == {}
+
+
+@pytest.mark.parametrize("gguf", ["f16", "Q4_K_M"])
+def test_the_embedded_studys_gguf_has_the_golden_bytes(gguf: str, embedded: Checkout) -> None:
+    assert sha256_file(embedded.results / f"gguf/{gguf}.gguf") == GOLDEN["embedded"][gguf]
+
+
+@pytest.fixture(scope="module")
+def embedded(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
+    """The README's study as far as its GGUF files."""
+    checkout = copy_checkout(tmp_path_factory.mktemp("embedded"), "embedded")
+    done = checkout.snakemake(
+        "results/embedded/gguf/Q4_K_M.inspect.json", "results/embedded/gguf/f16.inspect.json"
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return checkout

@@ -1,0 +1,38 @@
+def benchmark_inputs(wildcards):
+    """What a subject's engine is made of, and the weights that it serves."""
+    root = f"results/{wildcards.study}"
+    subject = STUDY.subject(wildcards.subject)
+    if subject.engine == "vllm":
+        weights = {"checkpoint": "model/manifest.json", "fp8": "fp8/manifest.json"}[subject.artifact]
+        engine = f"environments/{STUDY.environments.vllm}.json"
+    else:
+        weights, engine = f"gguf/{subject.artifact}.gguf", "llama_cpp/build.json"
+    return {
+        "study": ancient(f"{root}/study.json"),
+        "weights": f"{root}/{weights}",
+        "engine": f"{root}/{engine}",
+    }
+
+
+rule benchmark:
+    input:
+        unpack(benchmark_inputs),
+    output:
+        measurement="results/{study}/bench/{subject}.json",
+        record="results/{study}/bench/{subject}.json.prov.json",
+    log:
+        "results/{study}/logs/benchmark/{subject}.log",
+    benchmark:
+        "results/{study}/benchmarks/benchmark/{subject}.tsv"
+    threads: workflow.cores or 1
+    resources:
+        gpu=1 if STUDY.machine.gpus else 0,
+        mem_mb=16000,
+        runtime=120,
+        disk_mb=100,
+    params:
+        recipe=recipe("benchmark"),
+    shell:
+        "python scripts/benchmark.py --study {input.study} --recipe {params.recipe} --log {log}"
+        " --subject {wildcards.subject} --weights {input.weights} --engine {input.engine}"
+        " --output {output.measurement}"

@@ -1,0 +1,73 @@
+"""The study, the recipe param, and the guard against two runs in one folder."""
+
+import fcntl
+import os
+import re
+import sys
+from pathlib import Path
+
+from snakemake.settings.types import ExecMode  # isort: skip
+
+from reproquant.errors import ReproquantError
+from reproquant.files import write_json
+from reproquant.recipe import recipe_digest
+from reproquant.study import Study
+
+shell.prefix(f"set -euo pipefail; export PATH={Path(sys.executable).parent}:$PATH; ")
+
+try:
+    STUDY = Study.resolve(config)
+except ReproquantError as error:
+    sys.exit(str(error))
+
+
+wildcard_constraints:
+    study=re.escape(STUDY.name),
+    environment=r"[\w.-]+",
+    type=r"\w+",
+    subject="|".join(re.escape(subject.name) for subject in STUDY.subjects),
+
+
+def recipe(stage):
+    """A param function: the digest of the stage's recipe for the job's wildcards."""
+
+    def digest(wildcards):
+        others = {name: value for name, value in wildcards.items() if name != "study"}
+        return recipe_digest(stage, STUDY, **others)
+
+    return digest
+
+
+def clear_locks_of_the_dead(folder=Path(".snakemake")):
+    """Remove Snakemake's locks when the run that left them is gone.
+
+    A run holds a kernel lock for as long as it lives, so a lock of Snakemake's
+    without that one belongs to nobody.
+    """
+    folder.mkdir(exist_ok=True)
+    holder = os.open(folder / "reproquant.alive", os.O_WRONLY | os.O_CREAT)
+    try:
+        fcntl.flock(holder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return
+    for left in (folder / "locks").glob("*.lock"):
+        print(f"cleared {left}: the run that held it is gone", file=sys.stderr)
+        left.unlink()
+
+
+if workflow.exec_mode == ExecMode.DEFAULT and not workflow.dryrun:
+    clear_locks_of_the_dead()
+
+
+localrules:
+    all,
+    study,
+
+
+rule study:
+    output:
+        "results/{study}/study.json",
+    params:
+        study=str(STUDY.dump()),
+    run:
+        write_json(Path(output[0]), STUDY.dump())

@@ -1,0 +1,42 @@
+rule fetch_llama_cpp:
+    input:
+        study=ancient("results/{study}/study.json"),
+    output:
+        source="results/{study}/llama_cpp/source.json",
+        record="results/{study}/llama_cpp/source.json.prov.json",
+    log:
+        "results/{study}/logs/fetch_llama_cpp.log",
+    benchmark:
+        "results/{study}/benchmarks/fetch_llama_cpp.tsv"
+    resources:
+        mem_mb=1000,
+        runtime=30,
+        disk_mb=1000,
+    params:
+        recipe=recipe("fetch_llama_cpp"),
+    shell:
+        "python scripts/fetch_llama_cpp.py --study {input.study} --recipe {params.recipe} --log {log}"
+        " --output {output.source}"
+
+
+rule build_llama_cpp:
+    input:
+        study=ancient("results/{study}/study.json"),
+        source="results/{study}/llama_cpp/source.json",
+    output:
+        build="results/{study}/llama_cpp/build.json",
+        record="results/{study}/llama_cpp/build.json.prov.json",
+    log:
+        "results/{study}/logs/build_llama_cpp.log",
+    benchmark:
+        "results/{study}/benchmarks/build_llama_cpp.tsv"
+    threads: 16
+    resources:
+        mem_mb=12000,
+        runtime=120,
+        disk_mb=4000,
+    params:
+        recipe=recipe("build_llama_cpp"),
+    shell:
+        "python scripts/build_llama_cpp.py --study {input.study} --recipe {params.recipe} --log {log}"
+        " --source {input.source} --output {output.build} --threads {threads}"

@@ -1,0 +1,30 @@
+def model_inputs(wildcards):
+    """Synthetic weights take their tokenizer out of llama.cpp's source."""
+    needs = {"study": ancient(f"results/{wildcards.study}/study.json")}
+    if STUDY.model.source == "synthetic":
+        needs["llama_cpp"] = f"results/{wildcards.study}/llama_cpp/source.json"
+    return needs
+
+
+rule fetch_model:
+    input:
+        unpack(model_inputs),
+    output:
+        manifest="results/{study}/model/manifest.json",
+        record="results/{study}/model/manifest.json.prov.json",
+    log:
+        "results/{study}/logs/fetch_model.log",
+    benchmark:
+        "results/{study}/benchmarks/fetch_model.tsv"
+    resources:
+        mem_mb=4000,
+        runtime=240,
+        disk_mb=20000,
+    params:
+        recipe=recipe("fetch_model"),
+        llama_cpp=lambda wildcards, input: (
+            f"--llama-cpp {input.llama_cpp}" if "llama_cpp" in input.keys() else ""
+        ),
+    shell:
+        "python scripts/fetch_model.py --study {input.study} --recipe {params.recipe} --log {log}"
+        " {params.llama_cpp} --output {output.manifest}"

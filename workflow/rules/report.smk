@@ -1,0 +1,31 @@
+rule report:
+    input:
+        study=ancient("results/{study}/study.json"),
+        model="results/{study}/model/manifest.json",
+        llama_cpp="results/{study}/llama_cpp/build.json",
+        inspections=expand(
+            "results/{{study}}/gguf/{type}.inspect.json", type=["f16", *STUDY.gguf.quantizations]
+        ),
+        fp8="results/{study}/fp8/manifest.json",
+        measurements=expand(
+            "results/{{study}}/bench/{subject}.json", subject=[subject.name for subject in STUDY.subjects]
+        ),
+    output:
+        html="results/{study}/report/index.html",
+        markdown="results/{study}/report/report.md",
+        numbers="results/{study}/report/report.json",
+        record="results/{study}/report/report.json.prov.json",
+    log:
+        "results/{study}/logs/report.log",
+    benchmark:
+        "results/{study}/benchmarks/report.tsv"
+    resources:
+        mem_mb=1000,
+        runtime=10,
+        disk_mb=50,
+    params:
+        recipe=recipe("report"),
+    shell:
+        "python scripts/report.py --study {input.study} --recipe {params.recipe} --log {log}"
+        " --output {output.numbers} {input.model} {input.llama_cpp} {input.inspections} {input.fp8}"
+        " {input.measurements}"
