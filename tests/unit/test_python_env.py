@@ -200,13 +200,19 @@ def test_a_module_of_the_project_runs_with_the_environments_python(bench: Bench)
         ("ERROR: Could not install packages: [Errno 28] No space left on device", ToolError, "full"),
         ("WARNING: Retrying: 'Temporary failure in name resolution'", DownloadError, "could not be reached"),
         ("urllib3.exceptions.ReadTimeoutError: Read timed out.", DownloadError, "could not be reached"),
-        ("/opt/python: No module named pip", ToolError, "no pip"),
     ],
 )
 def test_what_pip_says_is_told_in_words(said: str, kind: type[ReproquantError], words: str) -> None:
     error = python_env.failure(said, "environment tiny")
     assert type(error) is kind
     assert words in error.reason
+
+
+def test_a_python_without_pip_is_told_how_to_get_one(bench: Bench) -> None:
+    bench.monkeypatch.setattr(python_env.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ToolError, match="ensurepip"):
+        bench.ensure()
+    assert bench.leftovers() == []
 
 
 def test_words_of_pip_that_are_not_known_stay_as_they_are() -> None:

@@ -87,7 +87,7 @@ EDITS = {
     "one stage's script": (
         "scripts/quantize_gguf.py", "threads, run.log", "threads + 0, run.log", {"quantize_gguf Q4_K_M"},
     ),
-    "a value that one stage reads": ("config.yaml", "rows: 32", "rows: 33", {"quantize_fp8", "report"}),
+    "a value that one stage reads": ("config.yaml", "rows: 12", "rows: 11", {"quantize_fp8", "report"}),
     "the vLLM lock": (
         "envs/vllm-v100.lock", "", "# bump\n", {"build_environment vllm-v100", "benchmark vllm-fp16-tp1"},
     ),

@@ -27,5 +27,5 @@ rule report:
         recipe=recipe("report"),
     shell:
         "python scripts/report.py --study {input.study} --recipe {params.recipe} --log {log}"
-        " --output {output.numbers} {input.model} {input.llama_cpp} {input.inspections} {input.fp8}"
+        " --output {output.numbers} --results {input.model} {input.llama_cpp} {input.inspections} {input.fp8}"
         " {input.measurements}"

@@ -10,6 +10,7 @@ because the file that makes it count is written last.
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import re
 import shutil
 import subprocess
@@ -52,12 +53,6 @@ FAILURES = (
         DownloadError,
         f"no index has a file of it that fits Python {sys.version_info.major}.{sys.version_info.minor} here",
         "make .venv again with Python 3.11 on Linux x86_64, which every lock fits",
-    ),
-    (
-        r"No module named pip",
-        ToolError,
-        f"{sys.executable} has no pip to install with",
-        "run 'python -m ensurepip' with it",
     ),
 )
 """What pip says, and what it means: pattern (its group names the package), error, reason, remedy."""
@@ -189,13 +184,24 @@ def _install(environment: PythonEnv, wanted: str, log: Path, *options: str) -> N
     file = environment.root / "requirements.txt"
     write_text(file, wanted)
     before = log.stat().st_size
-    pip = [sys.executable, "-m", "pip", "--python", environment.python, *PIP_INSTALL, *options]
     try:
-        process.run([*pip, "--requirement", file], log)
+        process.run([environment.python, _pip(), *PIP_INSTALL, *options, "--requirement", file], log)
     except ToolError as error:
         said = log.read_bytes()[before:].decode(errors="replace")
         raise failure(said, f"environment {environment.name}") or error from None
     file.unlink()
+
+
+def _pip() -> Path:
+    """The running Python's own pip as a program that any other Python can run.
+
+    ``pip --python`` runs the same file, but as a child of its own that would
+    go on writing after this program was killed.
+    """
+    pip = importlib.util.find_spec("pip")
+    if pip is None or pip.origin is None:
+        raise ToolError(sys.executable, "it has no pip to install with", "run 'python -m ensurepip' with it")
+    return Path(pip.origin).with_name("__pip-runner__.py")
 
 
 def failure(said: str, where: str) -> ReproquantError | None:

@@ -1,0 +1,1 @@
+"""Measuring an engine over HTTP: workload, client, protocol, statistics."""

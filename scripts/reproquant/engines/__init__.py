@@ -1,0 +1,24 @@
+"""The engines: how each server is planned, started, spoken to and stopped."""
+
+from pathlib import Path
+
+from reproquant.engines.base import Engine
+from reproquant.engines.llama_cpp import LlamaServer
+from reproquant.engines.vllm import VllmServer
+from reproquant.machine.host import cores_available
+from reproquant.model.manifest import Manifest
+from reproquant.study import Study, Subject
+from reproquant.toolchain import python_env
+from reproquant.toolchain.llama_cpp import Build
+
+
+def for_subject(study: Study, subject: Subject, weights: Path, engine: Path, log: Path) -> Engine:
+    """The engine that serves a subject, not started yet.
+
+    ``weights`` is a GGUF or a checkpoint's manifest; ``engine`` is llama.cpp's
+    build.json, and not needed for vLLM: its environment is found by its lock.
+    """
+    if subject.engine == "llama_cpp":
+        return LlamaServer(Build.load(engine), weights, study.benchmark, cores_available())
+    environment = python_env.ensure(study.environments.vllm, log)
+    return VllmServer(environment, Manifest.load(weights).directory, study.vllm, study.benchmark)

@@ -1,0 +1,216 @@
+"""What every engine is to the measurement: a server with a plan, a start, a dialect and an end."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import socket
+import subprocess
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from reproquant.engines.refusals import Unsupported, classify, last_words
+from reproquant.engines.warden import Warden
+from reproquant.errors import ToolError
+from reproquant.machine.host import group_members
+from reproquant.process import spawn, stop_group
+from reproquant.study import Subject
+
+LOOPBACK = "127.0.0.1"
+PORT = "PORT"
+POLL_S = 0.1
+END_S = 10.0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a subject is served: the command line, with PORT where the port goes, and its variables.
+
+    ``cache_off`` names what in it turns prompt caches off.
+    """
+
+    command: tuple[str, ...]
+    environment_variables: Mapping[str, str]
+    cache_off: tuple[str, ...]
+
+    def on_port(self, port: int) -> list[str]:
+        """The command line with a port in its place."""
+        return [str(port) if word == PORT else word for word in self.command]
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """How an engine's HTTP interface differs from the others'.
+
+    ``text_key`` and ``special_key`` name /tokenize's text and its switch for
+    special tokens; ``completion`` is laid over the body of /v1/completions;
+    ``cache_counters`` are the names in /metrics that count prompt tokens taken
+    from a cache, of which a server has at most one.
+    """
+
+    text_key: str
+    special_key: str
+    completion: Mapping[str, Any] = field(default_factory=dict)
+    cache_counters: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """A healthy server: its address, its port, and the seconds from launch to healthy."""
+
+    url: str
+    port: int
+    start_s: float
+
+
+class Engine(ABC):
+    """One engine that serves one artifact; at most one server of it runs at a time.
+
+    ``foreign_prefix`` begins the names of the environment variables that
+    change how the engine runs; one that isn't in the plan is refused.
+    """
+
+    name: ClassVar[Literal["llama_cpp", "vllm"]]
+    dialect: ClassVar[Dialect]
+    foreign_prefix: ClassVar[str]
+
+    def __init__(self, start_timeout_s: float) -> None:
+        self._start_timeout_s = start_timeout_s
+        self._process: subprocess.Popen[bytes] | None = None
+        self._warden: Warden | None = None
+        self._port = 0
+        self._log = Path(os.devnull)
+        self._log_start = 0
+
+    @property
+    @abstractmethod
+    def artifact_bytes(self) -> int:
+        """Size of the weights that the engine loads."""
+
+    @abstractmethod
+    def describe(self) -> dict[str, Any]:
+        """Version, commit and build of the engine, as JSON data."""
+
+    @abstractmethod
+    def plan(self, subject: Subject) -> Plan:
+        """The exact command line and environment variables for a subject; starts nothing."""
+
+    def launch(self, plan: Plan, log: Path) -> Endpoint:
+        """Start the server on a free loopback port and wait until /health answers 200.
+
+        Its output is appended to ``log``. Raises Unsupported if the engine
+        refuses this machine, and ToolError with its words if it ends for any
+        other reason or isn't healthy in time; nothing is left running then,
+        nor when this process is killed.
+        """
+        self._refuse_foreign_variables(plan)
+        self._port = free_port()
+        self._log, self._log_start = log, log.stat().st_size if log.exists() else 0
+        started = time.monotonic()
+        self._process = spawn(plan.on_port(self._port), log, plan.environment_variables)
+        self._warden = Warden(self._process.pid)
+        try:
+            while not _healthy(self._port):
+                if self._process.poll() is not None:
+                    raise self.failure(f"it ended with code {self._process.returncode} before it was healthy")
+                if time.monotonic() - started > self._start_timeout_s:
+                    raise self.failure(f"it wasn't healthy within {self._start_timeout_s:g} s")
+                time.sleep(POLL_S)
+        except BaseException:
+            self.stop()
+            raise
+        return Endpoint(f"http://{LOOPBACK}:{self._port}", self._port, time.monotonic() - started)
+
+    def stop(self) -> None:
+        """End the server's whole process group; return when it is gone and its port is free again.
+
+        Raises ToolError if either isn't so within ten seconds: what is left
+        would disturb the next measurement.
+        """
+        if self._process is None:
+            return
+        group = self._process.pid
+        stop_group(self._process)
+        self._process = None
+        if self._warden:
+            self._warden.dismiss()
+        deadline = time.monotonic() + END_S
+        while (members := group_members(group)) or not _is_free(self._port):
+            if time.monotonic() > deadline:
+                raise ToolError(
+                    f"{self.name} server",
+                    f"after its end, port {self._port} or the processes {members} are still in use",
+                    "end them before the next measurement",
+                )
+            time.sleep(POLL_S)
+
+    @property
+    def process_group(self) -> int | None:
+        """The running server's process group, or None."""
+        return self._process.pid if self._process else None
+
+    def died(self, within_s: float) -> bool:
+        """Whether the server has ended by itself, waiting up to ``within_s`` seconds for that."""
+        if self._process is None:
+            return True
+        try:
+            self._process.wait(within_s)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def failure(self, what: str) -> Unsupported | ToolError:
+        """The error that tells why this launch failed, in the server's own words.
+
+        The log's first line is the command, whose words are ours.
+        """
+        with self._log.open("rb") as file:
+            file.seek(self._log_start)
+            text = file.read().decode(errors="replace").partition("\n")[2]
+        if refusal := classify(self.name, text):
+            return Unsupported(f"{self.name} server", refusal.meaning, refusal.evidence)
+        return ToolError(
+            self._log,
+            f"the {self.name} server: {what}:\n{last_words(text)}",
+            "read the whole log named above; mend the subject's arguments or the environment",
+        )
+
+    def _refuse_foreign_variables(self, plan: Plan) -> None:
+        foreign = sorted(
+            name
+            for name in os.environ
+            if name.startswith(self.foreign_prefix) and name not in plan.environment_variables
+        )
+        if foreign:
+            raise ToolError(
+                ", ".join(foreign),
+                f"set in the environment, where it would change how {self.name} runs and stand in no record",
+                "unset it, or write it into the study",
+            )
+
+
+def free_port() -> int:
+    """A loopback port that nothing listens on at this moment."""
+    with socket.socket() as probe:
+        probe.bind((LOOPBACK, 0))
+        return int(probe.getsockname()[1])
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex((LOOPBACK, port)) != 0
+
+
+def _healthy(port: int) -> bool:
+    connection = http.client.HTTPConnection(LOOPBACK, port, timeout=5)
+    try:
+        connection.request("GET", "/health")
+        return connection.getresponse().status == 200
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()

@@ -1,0 +1,65 @@
+"""llama.cpp's llama-server as an engine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from reproquant.engines.base import LOOPBACK, PORT, Dialect, Engine, Plan
+from reproquant.machine.gpu import visible_devices
+from reproquant.study import Benchmark, Subject
+from reproquant.toolchain.llama_cpp import Build
+
+CONTEXT_STEP = 256
+CACHE_OFF = ("--no-cache-prompt", "--cache-ram", "0")
+
+
+class LlamaServer(Engine):
+    """llama-server on one GGUF, with one slot for each request of the largest concurrency."""
+
+    name = "llama_cpp"
+    foreign_prefix = "LLAMA_ARG_"
+    dialect = Dialect(
+        text_key="content",
+        special_key="add_special",
+        completion={"cache_prompt": False, "top_k": 1, "repeat_penalty": 1.0},
+    )
+
+    def __init__(self, build: Build, gguf: Path, benchmark: Benchmark, threads: int) -> None:
+        super().__init__(benchmark.start_timeout_s)
+        self._build = build
+        self._gguf = gguf
+        self._benchmark = benchmark
+        self._threads = threads
+
+    @property
+    def artifact_bytes(self) -> int:
+        return self._gguf.stat().st_size
+
+    def describe(self) -> dict[str, Any]:
+        return {"name": "llama.cpp", **self._build.facts}
+
+    def plan(self, subject: Subject) -> Plan:
+        """llama-server's command line; with no GPUs, they are hidden from it.
+
+        ``-c`` is divided among the ``-np`` slots; each gets room for its
+        prompt and output, rounded up to the server's step of 256. The OpenMP
+        threads wait passively: spinning ones lose the machine to each other as
+        soon as anything else, such as the client, needs a core. On a quiet
+        CPU that costs decode speed, the same in every measurement.
+        """
+        slots = max(self._benchmark.concurrencies)
+        needed = self._benchmark.prompt_tokens + self._benchmark.output_tokens + 1
+        context = slots * CONTEXT_STEP * -(-needed // CONTEXT_STEP)
+        placement = ("-ngl", "99", "-sm", subject.split_mode) if subject.gpus else ()
+        command = (
+            *(str(self._build.binary("llama-server")), "-m", str(self._gguf), "--alias", subject.name),
+            *("--host", LOOPBACK, "--port", PORT),
+            *("-np", str(slots), "-c", str(context), "-t", str(self._threads)),
+            *placement,
+            *CACHE_OFF,
+            *("--metrics", "--offline", "--no-ui"),
+            *subject.arguments,
+        )
+        variables = {"CUDA_VISIBLE_DEVICES": visible_devices(subject.gpus), "OMP_WAIT_POLICY": "passive"}
+        return Plan(command, variables, (" ".join(CACHE_OFF), "cache_prompt false in every request"))

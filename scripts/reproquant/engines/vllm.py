@@ -1,0 +1,94 @@
+"""vLLM's OpenAI-compatible server as an engine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from reproquant.engines.base import LOOPBACK, PORT, Dialect, Engine, Plan
+from reproquant.errors import StudyError
+from reproquant.machine.gpu import visible_devices
+from reproquant.study import Benchmark, Subject, Vllm
+from reproquant.toolchain.python_env import PythonEnv
+
+CACHE_OFF = "--no-enable-prefix-caching"
+QUIET = {
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "DO_NOT_TRACK": "1",
+    "PYTHONNOUSERSITE": "1",
+    "PYTHONPATH": "",
+}
+
+
+class VllmServer(Engine):
+    """``vllm serve`` on one checkpoint folder, run with a locked environment's Python."""
+
+    name = "vllm"
+    foreign_prefix = "VLLM_"
+    dialect = Dialect(
+        text_key="prompt",
+        special_key="add_special_tokens",
+        completion={"repetition_penalty": 1.0, "top_p": 1.0},
+        cache_counters=(
+            "vllm:prefix_cache_hits_total",
+            "vllm:gpu_prefix_cache_hits_total",
+            "vllm:gpu_prefix_cache_hit_rate",
+        ),
+    )
+
+    def __init__(
+        self, environment: PythonEnv, checkpoint: Path, settings: Vllm, benchmark: Benchmark
+    ) -> None:
+        super().__init__(benchmark.start_timeout_s)
+        self._environment = environment
+        self._checkpoint = checkpoint
+        self._settings = settings
+        self._benchmark = benchmark
+
+    @property
+    def artifact_bytes(self) -> int:
+        return sum(file.stat().st_size for file in self._checkpoint.glob("*.safetensors"))
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            "name": "vLLM",
+            "version": self._settings.version,
+            "environment": self._environment.describe(),
+        }
+
+    def plan(self, subject: Subject) -> Plan:
+        """``vllm serve``'s command line: what the study needs, then its arguments, then the subject's.
+
+        Raises StudyError if a request wouldn't fit ``max_model_len``: vLLM
+        would answer it with fewer tokens and no error.
+        """
+        needed = self._benchmark.prompt_tokens + self._benchmark.output_tokens
+        if needed > self._settings.max_model_len:
+            raise StudyError(
+                "vllm.max_model_len",
+                f"a request takes {needed} tokens, and vLLM would cut its output",
+                f"give at least {needed}",
+            )
+        command = (
+            *(
+                str(self._environment.python),
+                "-m",
+                "vllm.entrypoints.cli.main",
+                "serve",
+                str(self._checkpoint),
+            ),
+            *("--served-model-name", subject.name, "--host", LOOPBACK, "--port", PORT),
+            *("--dtype", self._settings.dtype, "--max-model-len", str(self._settings.max_model_len)),
+            *("--generation-config", "vllm", CACHE_OFF),
+            *(("-tp", str(subject.gpus)) if subject.gpus else ()),
+            *self._settings.arguments,
+            *subject.arguments,
+        )
+        variables = {
+            "CUDA_VISIBLE_DEVICES": visible_devices(subject.gpus),
+            **QUIET,
+            **dict(text.split("=", 1) for text in self._settings.environment_variables),
+        }
+        return Plan(command, variables, (CACHE_OFF,))

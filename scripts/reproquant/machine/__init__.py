@@ -1,0 +1,1 @@
+"""What this machine is: its processors, its memory, its GPUs, and what of it may be told."""

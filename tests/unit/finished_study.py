@@ -1,0 +1,101 @@
+"""A made-up finished study with records, root and store: SYNTHETIC bytes in the shape of real ones."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from pathlib import Path
+
+import report_fixture
+from reproquant import report
+from reproquant.files import read_json, sha256_file, store, write_json
+from reproquant.model import manifest
+from reproquant.provenance import installed
+from reproquant.provenance.artifacts import Artifact, artifacts
+from reproquant.provenance.record import compose
+from reproquant.provenance.root import seal
+from reproquant.recipe import recipe
+from reproquant.study import Study, lock_path
+
+PYTHON = "3.11.7"
+
+
+def finish(root: Path) -> Path:
+    """``root/results/NAME`` as a run would leave it; ``REPROQUANT_STORE`` is filled too."""
+    results = report_fixture.make_results(root)
+    study = Study.load(results / "study.json")
+    write_json(results / "study.json", study.dump())
+    _bytes(results, study)
+    for artifact in artifacts(study):
+        if artifact.stage == "report":
+            report.build(results, results / "report")
+        record(results, study, artifact)
+    write_json(results / "root.json", seal(results))
+    return results
+
+
+def record(
+    results: Path, study: Study, artifact: Artifact, started: str = "2026-01-01T00:00:00.000+00:00"
+) -> None:
+    """Write an artifact's record as ``stage`` does."""
+    made = recipe(artifact.stage, study, **artifact.wildcards)
+    inputs = [results / name for name in artifact.needs]
+    outputs = [results / name for name in artifact.outputs.values()]
+    write_json(
+        results / artifact.record,
+        compose(results, made, inputs, outputs, started, "2026-01-01T00:05:00.000+00:00"),
+    )
+
+
+def _bytes(results: Path, study: Study) -> None:
+    """The files of every artifact but the report, small and made up."""
+    for name in sorted(set(study.environments.model_dump().values())):
+        write_json(results / "environments" / f"{name}.json", _environment(name))
+    write_json(results / "llama_cpp/source.json", {"kind": "git", **study.llama_cpp.spec.model_dump()})
+    _build(results)
+    for folder in ("model", "fp8"):
+        checkpoint = results / folder / "checkpoint"
+        for name, size in (("config.json", 50), ("model.safetensors", 5000)):
+            _write(checkpoint / name, f"{folder}/{name} ".encode() * size)
+        source = {"kind": "local", "licence": "none", "note": "Made up for a test."}
+        manifest.write(checkpoint, results / folder / "manifest.json", study.model.name, source)
+    for type in ("f16", *study.gguf.quantizations):
+        _write(results / f"gguf/{type}.gguf", f"GGUF {type} ".encode() * 1000)
+
+
+def _build(results: Path) -> None:
+    tools = {name: f"ELF {name} ".encode() * 100 for name in ("llama-server", "llama-quantize")}
+    for name, content in tools.items():
+        _write(results / "llama_cpp/bin" / name, content)
+    build = read_json(results / "llama_cpp/build.json")
+    build["binaries"] = {
+        name: {"sha256": sha256_file(results / "llama_cpp/bin" / name), "bytes": len(content)}
+        for name, content in tools.items()
+    }
+    write_json(results / "llama_cpp/build.json", build)
+
+
+def _environment(name: str) -> dict[str, object]:
+    """Fill the store's folder of an environment and describe it."""
+    facts = {"name": name, "python": PYTHON, "lock_sha256": sha256_file(lock_path(name)), "packages": {}}
+    root = installed.folder(facts)
+    packages = root / "lib/python3.11/site-packages"
+    lines = []
+    for file in (f"{name}/__init__.py", f"{name}/core.py"):
+        content = f"# {file}\n".encode() * 20
+        _write(packages / file, content)
+        hash = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).decode().rstrip("=")
+        lines.append(f"{file},sha256={hash},{len(content)}")
+    info = f"{name}-1.0.dist-info"
+    _write(packages / info / "METADATA", b"Name: x\n")
+    lines += [f"{info}/METADATA,,", f"{info}/RECORD,,"]
+    _write(packages / info / "RECORD", ("\n".join(lines) + "\n").encode())
+    write_json(root / "complete.json", {})
+    found = installed.read(root)
+    assert found is not None and store() in root.parents
+    return {**facts, "installed_sha256": found.installed_sha256}
+
+
+def _write(path: Path, content: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)

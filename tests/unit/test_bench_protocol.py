@@ -1,0 +1,130 @@
+"""The protocol against a mock server: every way to be trusted, doubted, rejected or failed."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mock_engine import ITL_MS, TTFT_MS, MockEngine, benchmark, subject
+from reproquant.bench.measurement import Measurement
+from reproquant.bench.protocol import measure
+from reproquant.errors import StudyError
+from reproquant.machine import host
+
+E1 = (
+    "ValueError: The quantization method fp8 is not supported for the current GPU. "
+    "Minimum capability: 80. Current capability: 70."
+)
+
+
+@pytest.fixture
+def prompt(tmp_path: Path) -> Path:
+    path = tmp_path / "prompt.txt"
+    path.write_text("".join(chr(0x4E00 + number) for number in range(80)), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(autouse=True)
+def a_quiet_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host, "busy_share", lambda: 0.0)
+
+
+def run(behaviour: str, prompt: Path, engine: MockEngine | None = None, **changes: Any) -> Measurement:
+    log = prompt.with_name("log")
+    return measure(engine or MockEngine(), subject(behaviour), benchmark(prompt, **changes), log)
+
+
+def test_a_good_run_keeps_every_request_and_recovers_the_known_speed(prompt: Path) -> None:
+    result = run("steady", prompt)
+    assert result.status in ("ok", "flagged"), result.reasons
+    assert [(level.concurrency, len(level.decode_tok_per_s.rounds)) for level in result.levels] == [
+        (1, 2),
+        (2, 2),
+    ]
+    assert len(result.requests) == 6 and len(result.warmup) == 3
+    nonces = [request.nonce_id for request in (*result.warmup, *result.requests)]
+    assert len(set(nonces)) == 9
+    assert TTFT_MS - 1 < result.levels[0].ttft_ms.median < TTFT_MS + 100
+    assert 500 / (ITL_MS + 6) < result.levels[0].decode_tok_per_s.median < 1000 / (ITL_MS - 2)
+    assert result.workload.ids_sha256 and len(result.start_s) == 1 and (result.peak_rss_bytes or 0) > 1e6
+    assert any("grew by 0" in line for line in result.cache_off)
+    assert "PORT" in result.command and Measurement.model_validate_json(result.model_dump_json()) == result
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "reason"),
+    [
+        ("short", "32 prompt and 7 output tokens instead of 32 and 8"),
+        ("surplus", "33 prompt and 8 output tokens"),
+        ("cached", "took 16 prompt tokens from a cache"),
+        ("counter", "counter of cache hits grew by 144"),
+    ],
+)
+def test_wrong_counts_and_cache_hits_reject_the_run(prompt: Path, behaviour: str, reason: str) -> None:
+    result = run(behaviour, prompt)
+    assert result.status == "rejected"
+    assert any(reason in text for text in result.reasons)
+    assert len(result.requests) == 6
+
+
+def test_tokens_that_all_come_in_one_chunk_leave_nothing_to_measure(prompt: Path) -> None:
+    result = run("lump", prompt)
+    assert result.status == "failed" and result.levels == []
+    assert "decoding could not be timed" in result.reasons[0]
+
+
+def test_no_proof_about_the_cache_is_flagged(prompt: Path) -> None:
+    result = run("silent", prompt, MockEngine(counts_hits=False))
+    assert result.status == "flagged"
+    assert any("took from a cache" in text for text in result.reasons)
+
+
+def test_an_error_in_the_stream_stops_the_run_and_is_its_evidence(prompt: Path) -> None:
+    result = run("breaks", prompt)
+    assert result.status == "failed" and result.levels == []
+    assert "the mock broke" in (result.evidence or "")
+    assert len(result.warmup) == 1 and result.requests == []
+
+
+def test_a_server_that_dies_half_way_fails_with_its_words_and_what_it_gave(prompt: Path) -> None:
+    result = run("dies", prompt)
+    assert result.status == "failed"
+    assert "died while it was measured" in result.reasons[0]
+    assert "RuntimeError: the mock was told to die" in (result.evidence or "")
+    assert len(result.warmup) == 3 and any(request.error for request in result.requests)
+
+
+def test_a_refused_machine_is_unsupported_with_the_engines_line_as_evidence(prompt: Path) -> None:
+    result = run("steady", prompt, MockEngine("--refuse", f"(Worker pid=7) {E1}"))
+    assert (result.status, result.evidence, result.levels) == ("unsupported", f"(Worker pid=7) {E1}", [])
+    assert result.workload.ids_sha256 is None and result.start_s == []
+
+
+def test_an_out_of_memory_at_the_start_is_a_failure_and_not_unsupported(prompt: Path) -> None:
+    words = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.02 GiB."
+    result = run("steady", prompt, MockEngine("--refuse", words))
+    assert result.status == "failed" and words in (result.evidence or "")
+
+
+def test_private_paths_do_not_get_into_the_measurement(prompt: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REPROQUANT_STORE", str(prompt.parent))
+    monkeypatch.setenv("HOME", str(prompt.parent.parent))
+    result = run("steady", prompt, MockEngine("--refuse", f"OSError: {prompt} is no model"))
+    assert "<store>/prompt.txt is no model" in (result.evidence or "")
+    assert str(prompt.parent.parent) not in result.model_dump_json()
+
+
+def test_nothing_listens_any_more_after_a_measurement(prompt: Path) -> None:
+    engine = MockEngine()
+    run("steady", prompt, engine, rounds=1)
+    assert engine.process_group is None
+    with socket.socket() as probe:
+        assert probe.connect_ex(("127.0.0.1", engine._port)) != 0
+
+
+def test_one_output_token_is_refused_because_it_has_no_decode_step(prompt: Path) -> None:
+    with pytest.raises(StudyError, match="no decode step"):
+        run("steady", prompt, output_tokens=1)

@@ -1,0 +1,63 @@
+"""Figures from requests whose times are known."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from reproquant.bench.measurement import Request
+from reproquant.bench.statistics import levels, measurable, spread, summarize
+
+
+def request(round: int = 0, concurrency: int = 1, index: int = 0, **changes: Any) -> Request:
+    """512 tokens in, 128 out: first after 500 ms, then one every 10 ms."""
+    values = {
+        "launch": 0,
+        "nonce_id": 1,
+        "sent_ms": 0.0,
+        "first_token_ms": 500.0,
+        "last_token_ms": 1770.0,
+        "prompt_tokens": 512,
+        "completion_tokens": 128,
+        "cached_tokens": 0,
+    }
+    return Request(round=round, concurrency=concurrency, index=index, **{**values, **changes})
+
+
+def test_the_figures_of_one_request_are_those_worked_out_by_hand() -> None:
+    (level,) = levels([request()])
+    assert level.ttft_ms.median == 500
+    assert level.prefill_tok_per_s.median == pytest.approx(1024)
+    assert level.decode_tok_per_s.median == pytest.approx(100)
+    assert level.output_tok_per_s.median == pytest.approx(128 / 1.77)
+
+
+def test_throughput_counts_all_tokens_until_the_last_request_ends() -> None:
+    pair = [request(concurrency=2), request(concurrency=2, index=1, last_token_ms=2000.0)]
+    (level,) = levels(pair)
+    assert level.output_tok_per_s.median == pytest.approx(256 / 2.0)
+
+
+def test_a_level_gives_median_and_range_over_rounds() -> None:
+    slow = request(round=1, last_token_ms=3040.0)
+    (level,) = levels([request(), slow, request(round=2)])
+    assert level.decode_tok_per_s.rounds == pytest.approx([100, 50, 100])
+    assert (level.decode_tok_per_s.median, level.decode_tok_per_s.min) == pytest.approx((100, 50))
+
+
+def test_a_round_with_a_broken_or_missing_request_gives_no_figure() -> None:
+    broken = request(concurrency=2, index=1, error="cut")
+    assert levels([request(concurrency=2), broken]) == []
+    assert levels([request(concurrency=2)]) == []
+
+
+@pytest.mark.parametrize(
+    "changes", [{"last_token_ms": 500.0}, {"completion_tokens": 1}, {"first_token_ms": None}, {"error": "x"}]
+)
+def test_a_request_that_decode_cannot_be_timed_on_is_not_measurable(changes: dict[str, Any]) -> None:
+    assert measurable(request()) and not measurable(request(**changes))
+
+
+def test_spread_is_the_range_over_the_median() -> None:
+    assert spread(summarize([95, 100, 110])) == pytest.approx(0.15)
