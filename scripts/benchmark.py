@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-import typer
-
+from reproquant import program
 from reproquant.bench.protocol import measure
 from reproquant.engines import for_subject
 from reproquant.errors import ToolError
@@ -31,4 +30,4 @@ def main(
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    program.run(main)

@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-import typer
-
+from reproquant import program
 from reproquant.files import write_json
 from reproquant.stage import stage
 from reproquant.toolchain import python_env
@@ -16,4 +15,4 @@ def main(study: Path, recipe: str, log: Path, environment: str, output: Path) ->
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    program.run(main)

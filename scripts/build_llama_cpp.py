@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-import typer
-
+from reproquant import program
 from reproquant.files import write_json
 from reproquant.stage import stage
 from reproquant.toolchain.llama_cpp import build, fetch_source
@@ -18,4 +17,4 @@ def main(study: Path, recipe: str, log: Path, source: Path, output: Path, thread
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    program.run(main)

@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-import typer
-
+from reproquant import program
 from reproquant.gguf.convert import convert
 from reproquant.model.manifest import Manifest
 from reproquant.stage import stage
@@ -21,4 +20,4 @@ def main(
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    program.run(main)

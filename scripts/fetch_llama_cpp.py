@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-import typer
-
+from reproquant import program
 from reproquant.files import write_json
 from reproquant.stage import stage
 from reproquant.toolchain.llama_cpp import fetch_source
@@ -15,4 +14,4 @@ def main(study: Path, recipe: str, log: Path, output: Path) -> None:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    program.run(main)

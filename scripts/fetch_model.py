@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-import typer
-
+from reproquant import program
 from reproquant.model import manifest, sources
 from reproquant.stage import stage
 from reproquant.toolchain.llama_cpp import fetch_source
@@ -21,4 +20,4 @@ def main(study: Path, recipe: str, log: Path, output: Path, llama_cpp: Path | No
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    program.run(main)

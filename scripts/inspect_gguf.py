@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-import typer
-
+from reproquant import program
 from reproquant.files import write_json
 from reproquant.gguf.inspect import inspect
 from reproquant.stage import stage
@@ -15,4 +14,4 @@ def main(study: Path, recipe: str, log: Path, gguf: Path, type: str, output: Pat
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    program.run(main)

@@ -20,11 +20,11 @@ from pathlib import Path
 import typer
 
 from reproquant import process
-from reproquant.errors import ReproquantError
+from reproquant.errors import ReproquantError, ToolError
 from reproquant.files import repository, write_text
 
 # Each one before those that are constrained by it.
-NAMES = ("workflow", "dev", "converter", "fp8", "vllm-cpu", "vllm-v100")
+NAMES = ("workflow", "dev", "converter", "fp8", "vllm-cpu", "vllm-v100", "crate")
 
 
 def main() -> None:
@@ -47,14 +47,22 @@ def lock(envs: Path, name: str) -> None:
         if target.exists():
             shutil.copy(target, resolved)
         left_out.write_text("\n".join(word for line in said(wishes, "leave out") for word in line.split()))
-        process.run(
-            [uv(), "pip", "compile", "--quiet", "--config-file", envs / "uv.toml", "--excludes", left_out]
-            + [word for date in said(wishes, "as of") for word in ("--exclude-newer", date)]
-            + ["--output-file", resolved, source],
-            log=Path(scratch, "log"),
-            cwd=envs,
-            remedy=f"loosen the version in {source} that uv names above, or check the network",
-        )
+        resolve = [
+            uv(),
+            "pip",
+            "compile",
+            "--quiet",
+            "--config-file",
+            envs / "uv.toml",
+            "--excludes",
+            left_out,
+        ]
+        dates = [word for date in said(wishes, "as of") for word in ("--exclude-newer", date)]
+        try:
+            process.run([*resolve, *dates, "--output-file", resolved, source], Path(scratch, "log"), cwd=envs)
+        except ToolError as error:
+            remedy = "loosen the version that uv names above, or check the network"
+            raise ToolError(source, error.reason, remedy) from None
         taken_in = [bare((envs / file).read_text(encoding="utf-8")) for file in said(wishes, "take in")]
         metadata = [f"# metadata only: {entry}\n" for entry in said(wishes, "metadata only")]
         head = f"# Made from envs/{name}.in by `make lock`; mend that one.\n"

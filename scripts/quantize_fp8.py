@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-import typer
-
+from reproquant import program
 from reproquant.files import write_json
 from reproquant.fp8 import checkpoint
 from reproquant.model import manifest
@@ -24,4 +23,4 @@ def main(
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    program.run(main)

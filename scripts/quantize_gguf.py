@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-import typer
-
+from reproquant import program
 from reproquant.gguf.quantize import quantize
 from reproquant.stage import stage
 from reproquant.toolchain.llama_cpp import Build
@@ -17,4 +16,4 @@ def main(
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    program.run(main)

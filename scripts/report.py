@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-import typer
-
+from reproquant import program
 from reproquant.report import build
 from reproquant.stage import stage
 
@@ -16,4 +15,4 @@ def main(study: Path, recipe: str, log: Path, output: Path, results: list[Path])
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    program.run(main)

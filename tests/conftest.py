@@ -60,6 +60,7 @@ class Checkout:
 
 
 def copy_checkout(target: Path, study: str) -> Checkout:
+    target.mkdir(exist_ok=True)
     ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
     for name in TOP_LEVEL:
         source = repository() / name

@@ -2,17 +2,41 @@
 
 from __future__ import annotations
 
+import json
+import os
 import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
+from rich.table import Table
+from rich.text import Text
+from rich.tree import Tree
 
-from reproquant.errors import ReproquantError
-from reproquant.files import read_json
+from reproquant.errors import FormatError, ReproquantError
+from reproquant.files import read_json, write_json
+from reproquant.provenance import rederive as rederived
+from reproquant.provenance.audit import audit as audit_study
+from reproquant.provenance.crate import export
+from reproquant.provenance.digests import Digests
+from reproquant.provenance.findings import Finding, Kind, exit_code
+from reproquant.provenance.sign import sign as sign_root
+from reproquant.provenance.sign import unsigned
+from reproquant.report.explain import Node
+from reproquant.report.explain import explain as explain_number
 from reproquant.study import Study
 
+AUDITED = ".audit.json"
+
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
+Results = Annotated[Path, typer.Option(help="a study's results directory")]
+AsJson = Annotated[bool, typer.Option("--json", help="JSON for programs instead of text")]
 
 
 @app.callback()
@@ -21,13 +45,168 @@ def main() -> None:
 
 
 @app.command()
-def subjects(study: Annotated[Path, typer.Argument(help="results/NAME/study.json")]) -> None:
-    """List the subjects of a study with the status of those that were measured."""
+def audit(
+    target: Annotated[Path, typer.Argument(help="a study's results directory")] = Path("results/embedded"),
+    as_json: AsJson = False,
+    quick: Annotated[
+        bool, typer.Option(help="don't read files whose size and times are those of the last audit")
+    ] = False,
+    environments: Annotated[bool, typer.Option(help="check the environments in this machine's store")] = True,
+    signatures: Annotated[
+        Path | None, typer.Option(help="a file of allowed signers: the root must be signed by one of them")
+    ] = None,
+) -> None:
+    """Compare results with their records: exit 0 sound, 3 tampered, 4 broken chain, 5 stale, 6 missing."""
+    with _known_failures():
+        if not target.is_dir():
+            raise FormatError(
+                target, "there is no such results directory", "name one, such as results/embedded"
+            )
+        started = time.monotonic()
+        remembered = _remembered(target)
+        digests = Digests(Digests.remembered(remembered) if quick else None)
+        with _progress() as advance:
+            findings = audit_study(target, digests, advance, environments)
+        if signatures:
+            findings += unsigned(target, signatures)
+        write_json(target / AUDITED, remembered | digests.memory())
+        summary = _summary(target, environments, findings, digests, time.monotonic() - started)
+        if as_json:
+            _print_json({**summary, "findings": [finding.as_data() for finding in findings]})
+        else:
+            print(*findings, _sentence(summary), sep="\n")
+        raise typer.Exit(exit_code(findings))
+
+
+@app.command()
+def sign(
+    key: Annotated[Path, typer.Argument(help="an SSH key")], results: Results = Path("results/embedded")
+) -> None:
+    """Sign a study's root; `audit --signatures FILE` checks it."""
+    with _known_failures():
+        print(sign_root(results, key))
+
+
+@app.command()
+def explain(
+    number: Annotated[str, typer.Argument(help="the id of a number in report.json")],
+    results: Results = Path("results/embedded"),
+    as_json: AsJson = False,
+) -> None:
+    """Show what a number of the report was made from, down to requests and the model's revision."""
+    with _known_failures():
+        node = explain_number(results, number)
+        if as_json:
+            _print_json(node.as_data())
+        else:
+            Console().print(_tree(node, Tree(Text(node.title, style="bold"))))
+
+
+@app.command()
+def verify(
+    rederive: Annotated[str | None, typer.Option(help="the stage to run again; without it: a table")] = None,
+    which: Annotated[
+        str | None, typer.Option(help="type, subject or environment, if there are several")
+    ] = None,
+    results: Results = Path("results/embedded"),
+    threads: Annotated[int, typer.Option(help="for stages that take a number")] = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Make an artifact again from its inputs and compare bytes: exit 0 the same, 3 different."""
+    with _known_failures():
+        if rederive is None:
+            rules = {stage: rule.model_dump() for stage, rule in rederived.rules().items()}
+            _print_json(rules) if as_json else Console().print(_reproducible(rules))
+            return
+        artifact = rederived.chosen(Study.load(results / "study.json"), rederive, which)
+        log = results / "logs" / "rederive" / f"{artifact.main.replace('/', '-')}.log"
+        compared = rederived.rederive(results, artifact, threads or os.cpu_count() or 1, log)
+        if as_json:
+            _print_json([{**asdict(one), "same": one.same} for one in compared])
+        else:
+            print(*compared, sep="\n")
+        raise typer.Exit(0 if all(one.same for one in compared) else 3)
+
+
+@app.command()
+def export_crate(
+    target: Annotated[Path, typer.Argument(help="a folder that doesn't exist yet")],
+    results: Results = Path("results/embedded"),
+    with_weights: Annotated[bool, typer.Option(help="put weights and binaries into the crate, too")] = False,
+) -> None:
+    """Write a study as a Provenance Run Crate (RO-Crate 1.1)."""
+    with _known_failures():
+        export(results, target, with_weights)
+        print(target)
+
+
+@contextmanager
+def _known_failures() -> Iterator[None]:
     try:
-        for subject in Study.load(study).subjects:
-            measured = study.parent / "bench" / f"{subject.name}.json"
-            status = read_json(measured)["status"] if measured.is_file() else "not measured"
-            print(f"{subject.name:24} {subject.engine:10} {subject.artifact:12} {status}")
+        yield
     except ReproquantError as error:
         print(error, file=sys.stderr)
         raise typer.Exit(2) from None
+
+
+@contextmanager
+def _progress() -> Iterator[Any]:
+    """A bar on standard error, if that is a terminal; it gives the function that moves it."""
+    columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        bar = progress.add_task("reading", total=None)
+        yield lambda done, total: progress.update(bar, advance=done, total=total)
+
+
+def _remembered(target: Path) -> dict[str, Any]:
+    path = target / AUDITED
+    return dict(read_json(path)) if path.is_file() else {}
+
+
+def _summary(
+    target: Path, environments: bool, findings: list[Finding], digests: Digests, seconds: float
+) -> dict[str, Any]:
+    return {
+        "results": str(target),
+        "environments_checked": environments,
+        "files": digests.count,
+        "files_not_read": len(digests.unread),
+        "bytes_read": digests.bytes_read,
+        "seconds": round(seconds, 2),
+        "counts": {kind.value: sum(finding.kind == kind for finding in findings) for kind in Kind},
+        "exit_code": exit_code(findings),
+    }
+
+
+def _sentence(summary: dict[str, Any]) -> str:
+    counted = [f"{count} {kind}" for kind, count in summary["counts"].items() if count]
+    parts = [f"{summary['files']} files, {summary['bytes_read'] / 1e9:.2f} GB read in {summary['seconds']} s"]
+    if summary["files_not_read"]:
+        parts.append(f"--quick: {summary['files_not_read']} were not read, size and times are as they were")
+    if not summary["environments_checked"]:
+        parts.append("environments were not checked")
+    return f"{summary['results']}: {', '.join(counted) or 'sound'} ({'; '.join(parts)})"
+
+
+def _tree(node: Node, tree: Tree) -> Tree:
+    """A node and what it comes from for the terminal, a fact a line; empty ones are left out."""
+    for name, value in node.facts.items():
+        if value in (None, {}, []):
+            continue
+        shown = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        tree.add(Text.assemble((f"{name}: ", "dim"), shown))
+    for cause in node.causes:
+        _tree(cause, tree.add(Text(cause.title, style="bold")))
+    return tree
+
+
+def _reproducible(rules: dict[str, dict[str, Any]]) -> Table:
+    table = Table("stage", "same bytes again", "why")
+    for stage, rule in rules.items():
+        table.add_row(stage, "yes" if rule["reproducible"] else "no", rule["reason"])
+    return table
+
+
+def _print_json(data: Any) -> None:
+    print(json.dumps(data, indent=1, ensure_ascii=False))

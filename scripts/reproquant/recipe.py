@@ -22,7 +22,7 @@ from reproquant.study import Study, lock_path
 
 MACHINERY = frozenset(
     f"reproquant.{name}"
-    for name in ("stage", "stages", "recipe", "study", "provenance", "provenance.record", "errors")
+    for name in ("program", "stage", "stages", "recipe", "study", "provenance", "provenance.record", "errors")
 )
 """Modules that decide when a stage runs and what is written about it, never the bytes it makes."""
 

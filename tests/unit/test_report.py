@@ -15,8 +15,9 @@ from report_fixture import REFUSAL, make_results
 from reproquant import report, study
 from reproquant.errors import FormatError
 from reproquant.files import read_json, repository, sha256_file, write_json
+from reproquant.provenance.lineage import FORMULAS, dereference
 from reproquant.report.content import read_content
-from reproquant.report.numbers import FORMULAS, Numbers, dereference
+from reproquant.report.numbers import Numbers
 from reproquant.report.plots import plots
 from reproquant.report.subjects import Subject
 from reproquant.report.templating import environment, render

@@ -9,7 +9,8 @@ import pytest
 
 from reproquant.errors import FormatError
 from reproquant.files import write_json
-from reproquant.report.numbers import Number, Numbers, Source, dereference, pointer
+from reproquant.provenance.lineage import dereference, pointer
+from reproquant.report.numbers import Number, Numbers, Source
 from reproquant.report.show import show
 
 

@@ -6,7 +6,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from finished_study import finish
+from reproquant.cli import app
 from reproquant.errors import FormatError, ToolError
 from reproquant.files import write_json
 from reproquant.provenance.sign import sign, signer
@@ -70,3 +73,18 @@ def test_a_file_that_is_no_key_is_refused_in_ssh_keygens_words(results: Path, tm
     (tmp_path / "no-key").write_text("nothing")
     with pytest.raises(ToolError):
         sign(results, tmp_path / "no-key")
+
+
+def test_the_audit_demands_a_signature_when_it_is_asked_to(
+    tmp_path: Path, key: Path, allowed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REPROQUANT_STORE", str(tmp_path / "store"))
+    study = finish(tmp_path / "study")
+    words = ["audit", str(study), "--signatures", str(allowed)]
+    unsigned = CliRunner().invoke(app, words)
+    assert (unsigned.exit_code, "broken chain: root.json.sig: the study isn't signed" in unsigned.stdout) == (
+        4,
+        True,
+    )
+    assert CliRunner().invoke(app, ["sign", str(key), "--results", str(study)]).exit_code == 0
+    assert CliRunner().invoke(app, words).exit_code == 0

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from conftest import Checkout, copy_checkout
 from reproquant.files import repository
 
 ROOT = repository()
@@ -26,7 +27,7 @@ def snakemake(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def planned(output: str) -> set[str]:
-    """The rules in the last job table of a dry run."""
+    """The rules in the last job table of a dry run's output."""
     table = output.rsplit("Job stats:", 1)[1].split("total", 1)[0]
     return {line.split()[0] for line in table.splitlines()[3:] if line.strip()}
 
@@ -37,7 +38,7 @@ def test_the_v100_study_has_its_whole_plan_on_a_machine_without_gpu(tmp_path: Pa
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert done.returncode == 0, done.stderr
     assert planned(done.stdout) == {
-        "all", "study", "build_environment", "fetch_llama_cpp", "build_llama_cpp", "fetch_model", "convert_gguf",
+        "all", "build_environment", "fetch_llama_cpp", "build_llama_cpp", "fetch_model", "convert_gguf",
         "quantize_gguf", "inspect_gguf", "quantize_fp8", "benchmark", "report",
     }  # fmt: skip
     print(f"CPU seconds: {after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime:.2f}")
@@ -59,27 +60,31 @@ def test_a_dry_run_writes_no_results(tmp_path: Path) -> None:
     assert not (tmp_path / "results").exists()
 
 
+TARGET = "results/tiny/llama_cpp/source.json"
+
+
 @pytest.fixture
-def locked(tmp_path: Path) -> Path:
-    """A folder in which a run that no longer lives has left Snakemake's locks."""
-    locks = tmp_path / ".snakemake/locks"
+def locked(tmp_path: Path) -> Checkout:
+    """A checkout in which a run that no longer lives has left Snakemake's locks."""
+    checkout = copy_checkout(tmp_path / "checkout", "tiny")
+    locks = checkout.root / ".snakemake/locks"
     locks.mkdir(parents=True)
-    (locks / "0.output.lock").write_text("results/v100/study.json\n")
+    (locks / "0.output.lock").write_text(f"{TARGET}\n")
     (locks / "0.input.lock").write_text("")
-    return tmp_path
+    return checkout
 
 
-def test_a_lock_that_a_dead_run_left_is_cleared(locked: Path) -> None:
-    done = snakemake(locked, "results/v100/study.json", "--configfile", ROOT / "config.yaml")
+def test_a_lock_that_a_dead_run_left_is_cleared(locked: Checkout) -> None:
+    done = locked.snakemake(TARGET)
     assert done.returncode == 0, done.stderr
     assert "the run that held it is gone" in done.stderr
-    assert (locked / "results/v100/study.json").is_file()
+    assert (locked.root / TARGET).is_file()
 
 
-def test_a_lock_of_a_living_run_is_respected(locked: Path) -> None:
-    holder = os.open(locked / ".snakemake/reproquant.alive", os.O_WRONLY | os.O_CREAT)
+def test_a_lock_of_a_living_run_is_respected(locked: Checkout) -> None:
+    holder = os.open(locked.root / ".snakemake/reproquant.alive", os.O_WRONLY | os.O_CREAT)
     fcntl.flock(holder, fcntl.LOCK_EX)
-    done = snakemake(locked, "results/v100/study.json", "--configfile", ROOT / "config.yaml")
+    done = locked.snakemake(TARGET)
     assert done.returncode != 0
     assert "lock" in done.stderr.lower()
-    assert not (locked / "results/v100/study.json").exists()
+    assert not (locked.root / TARGET).exists()

@@ -8,7 +8,6 @@ def benchmark_inputs(wildcards):
     else:
         weights, engine = f"gguf/{subject.artifact}.gguf", "llama_cpp/build.json"
     return {
-        "study": ancient(f"{root}/study.json"),
         "weights": f"{root}/{weights}",
         "engine": f"{root}/{engine}",
     }
@@ -33,6 +32,6 @@ rule benchmark:
     params:
         recipe=recipe("benchmark"),
     shell:
-        "python scripts/benchmark.py --study {input.study} --recipe {params.recipe} --log {log}"
+        "python scripts/benchmark.py --study results/{wildcards.study}/study.json --recipe {params.recipe} --log {log}"
         " --subject {wildcards.subject} --weights {input.weights} --engine {input.engine}"
         " --output {output.measurement}"

@@ -61,13 +61,7 @@ if workflow.exec_mode == ExecMode.DEFAULT and not workflow.dryrun:
 
 localrules:
     all,
-    study,
 
 
-rule study:
-    output:
-        "results/{study}/study.json",
-    params:
-        study=str(STUDY.dump()),
-    run:
-        write_json(Path(output[0]), STUDY.dump())
+onstart:
+    write_json(Path(f"results/{STUDY.name}/study.json"), STUDY.dump())

@@ -1,6 +1,4 @@
 rule build_environment:
-    input:
-        study=ancient("results/{study}/study.json"),
     output:
         environment="results/{study}/environments/{environment}.json",
         record="results/{study}/environments/{environment}.json.prov.json",
@@ -15,5 +13,5 @@ rule build_environment:
     params:
         recipe=recipe("build_environment"),
     shell:
-        "python scripts/build_environment.py --study {input.study} --recipe {params.recipe} --log {log}"
+        "python scripts/build_environment.py --study results/{wildcards.study}/study.json --recipe {params.recipe} --log {log}"
         " --environment {wildcards.environment} --output {output.environment}"

@@ -1,6 +1,5 @@
 rule quantize_fp8:
     input:
-        study=ancient("results/{study}/study.json"),
         model="results/{study}/model/manifest.json",
         environment=f"results/{{study}}/environments/{STUDY.environments.fp8}.json",
     output:
@@ -19,6 +18,6 @@ rule quantize_fp8:
     params:
         recipe=recipe("quantize_fp8"),
     shell:
-        "python scripts/quantize_fp8.py --study {input.study} --recipe {params.recipe} --log {log}"
+        "python scripts/quantize_fp8.py --study results/{wildcards.study}/study.json --recipe {params.recipe} --log {log}"
         " --model {input.model} --environment {input.environment} --output {output.manifest}"
         " --facts {output.facts}"

@@ -1,6 +1,5 @@
 rule convert_gguf:
     input:
-        study=ancient("results/{study}/study.json"),
         model="results/{study}/model/manifest.json",
         source="results/{study}/llama_cpp/source.json",
         environment=f"results/{{study}}/environments/{STUDY.environments.converter}.json",
@@ -18,13 +17,12 @@ rule convert_gguf:
     params:
         recipe=recipe("convert_gguf"),
     shell:
-        "python scripts/convert_gguf.py --study {input.study} --recipe {params.recipe} --log {log}"
+        "python scripts/convert_gguf.py --study results/{wildcards.study}/study.json --recipe {params.recipe} --log {log}"
         " --model {input.model} --source {input.source} --environment {input.environment} --output {output.gguf}"
 
 
 rule quantize_gguf:
     input:
-        study=ancient("results/{study}/study.json"),
         f16="results/{study}/gguf/f16.gguf",
         llama_cpp="results/{study}/llama_cpp/build.json",
     output:
@@ -44,14 +42,13 @@ rule quantize_gguf:
     params:
         recipe=recipe("quantize_gguf"),
     shell:
-        "python scripts/quantize_gguf.py --study {input.study} --recipe {params.recipe} --log {log}"
+        "python scripts/quantize_gguf.py --study results/{wildcards.study}/study.json --recipe {params.recipe} --log {log}"
         " --f16 {input.f16} --llama-cpp {input.llama_cpp} --type {wildcards.type}"
         " --output {output.gguf} --threads {threads}"
 
 
 rule inspect_gguf:
     input:
-        study=ancient("results/{study}/study.json"),
         gguf="results/{study}/gguf/{type}.gguf",
     output:
         inspection="results/{study}/gguf/{type}.inspect.json",
@@ -67,5 +64,5 @@ rule inspect_gguf:
     params:
         recipe=recipe("inspect_gguf"),
     shell:
-        "python scripts/inspect_gguf.py --study {input.study} --recipe {params.recipe} --log {log}"
+        "python scripts/inspect_gguf.py --study results/{wildcards.study}/study.json --recipe {params.recipe} --log {log}"
         " --gguf {input.gguf} --type {wildcards.type} --output {output.inspection}"

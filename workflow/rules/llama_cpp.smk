@@ -1,6 +1,4 @@
 rule fetch_llama_cpp:
-    input:
-        study=ancient("results/{study}/study.json"),
     output:
         source="results/{study}/llama_cpp/source.json",
         record="results/{study}/llama_cpp/source.json.prov.json",
@@ -15,13 +13,12 @@ rule fetch_llama_cpp:
     params:
         recipe=recipe("fetch_llama_cpp"),
     shell:
-        "python scripts/fetch_llama_cpp.py --study {input.study} --recipe {params.recipe} --log {log}"
+        "python scripts/fetch_llama_cpp.py --study results/{wildcards.study}/study.json --recipe {params.recipe} --log {log}"
         " --output {output.source}"
 
 
 rule build_llama_cpp:
     input:
-        study=ancient("results/{study}/study.json"),
         source="results/{study}/llama_cpp/source.json",
     output:
         build="results/{study}/llama_cpp/build.json",
@@ -38,5 +35,5 @@ rule build_llama_cpp:
     params:
         recipe=recipe("build_llama_cpp"),
     shell:
-        "python scripts/build_llama_cpp.py --study {input.study} --recipe {params.recipe} --log {log}"
+        "python scripts/build_llama_cpp.py --study results/{wildcards.study}/study.json --recipe {params.recipe} --log {log}"
         " --source {input.source} --output {output.build} --threads {threads}"

@@ -1,9 +1,8 @@
 def model_inputs(wildcards):
     """Synthetic weights take their tokenizer out of llama.cpp's source."""
-    needs = {"study": ancient(f"results/{wildcards.study}/study.json")}
     if STUDY.model.source == "synthetic":
-        needs["llama_cpp"] = f"results/{wildcards.study}/llama_cpp/source.json"
-    return needs
+        return {"llama_cpp": f"results/{wildcards.study}/llama_cpp/source.json"}
+    return {}
 
 
 rule fetch_model:
@@ -26,5 +25,5 @@ rule fetch_model:
             f"--llama-cpp {input.llama_cpp}" if "llama_cpp" in input.keys() else ""
         ),
     shell:
-        "python scripts/fetch_model.py --study {input.study} --recipe {params.recipe} --log {log}"
+        "python scripts/fetch_model.py --study results/{wildcards.study}/study.json --recipe {params.recipe} --log {log}"
         " {params.llama_cpp} --output {output.manifest}"

@@ -1,6 +1,5 @@
 rule report:
     input:
-        study=ancient("results/{study}/study.json"),
         model="results/{study}/model/manifest.json",
         llama_cpp="results/{study}/llama_cpp/build.json",
         inspections=expand(
@@ -26,6 +25,6 @@ rule report:
     params:
         recipe=recipe("report"),
     shell:
-        "python scripts/report.py --study {input.study} --recipe {params.recipe} --log {log}"
+        "python scripts/report.py --study results/{wildcards.study}/study.json --recipe {params.recipe} --log {log}"
         " --output {output.numbers} --results {input.model} {input.llama_cpp} {input.inspections} {input.fp8}"
         " {input.measurements}"

@@ -17,8 +17,11 @@ def for_subject(study: Study, subject: Subject, weights: Path, engine: Path, log
 
     ``weights`` is a GGUF or a checkpoint's manifest; ``engine`` is llama.cpp's
     build.json, and not needed for vLLM: its environment is found by its lock.
+    llama-server gets all cores but one, which stays free for the measuring client
+    (its OpenMP threads spin, and lose several times over when they have to share);
+    vLLM's CPU build leaves one free by itself.
     """
     if subject.engine == "llama_cpp":
-        return LlamaServer(Build.load(engine), weights, study.benchmark, cores_available())
+        return LlamaServer(Build.load(engine), weights, study.benchmark, max(1, cores_available() - 1))
     environment = python_env.ensure(study.environments.vllm, log)
     return VllmServer(environment, Manifest.load(weights).directory, study.vllm, study.benchmark)

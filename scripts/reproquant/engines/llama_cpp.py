@@ -43,10 +43,7 @@ class LlamaServer(Engine):
         """llama-server's command line; with no GPUs, they are hidden from it.
 
         ``-c`` is divided among the ``-np`` slots; each gets room for its
-        prompt and output, rounded up to the server's step of 256. The OpenMP
-        threads wait passively: spinning ones lose the machine to each other as
-        soon as anything else, such as the client, needs a core. On a quiet
-        CPU that costs decode speed, the same in every measurement.
+        prompt and output, rounded up to the server's step of 256.
         """
         slots = max(self._benchmark.concurrencies)
         needed = self._benchmark.prompt_tokens + self._benchmark.output_tokens + 1
@@ -61,5 +58,5 @@ class LlamaServer(Engine):
             *("--metrics", "--offline", "--no-ui"),
             *subject.arguments,
         )
-        variables = {"CUDA_VISIBLE_DEVICES": visible_devices(subject.gpus), "OMP_WAIT_POLICY": "passive"}
+        variables = {"CUDA_VISIBLE_DEVICES": visible_devices(subject.gpus)}
         return Plan(command, variables, (" ".join(CACHE_OFF), "cache_prompt false in every request"))

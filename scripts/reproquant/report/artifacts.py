@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from reproquant.provenance.lineage import pointer
 from reproquant.report.facts import Fact, facts
-from reproquant.report.numbers import Number, Numbers, Quote, pointer
+from reproquant.report.numbers import Number, Numbers, Quote
 from reproquant.study import Study
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from reproquant.report.numbers import Number, Numbers, Quote, dereference, pointer
+from reproquant.provenance.lineage import dereference, pointer
+from reproquant.report.numbers import Number, Numbers, Quote
 
 UNITS = ((" bytes", "B"), (" ms", "ms"), (" s", "s"), (" mhz", "MHz"), (" gib", "GiB"))
 

@@ -11,13 +11,14 @@ from __future__ import annotations
 import json
 import math
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path, PurePosixPath
 from typing import Any, NoReturn
 
 from reproquant.errors import FormatError
+from reproquant.provenance.lineage import FORMULAS, dereference
 
 
 @dataclass(frozen=True)
@@ -64,12 +65,6 @@ class Quote:
 
     text: str
     source: Source
-
-
-FORMULAS: dict[str, Callable[[Sequence[int | float]], int | float]] = {
-    "a / b": lambda values: values[0] / values[1],
-    "sum": sum,
-}
 
 
 class Numbers:
@@ -172,26 +167,6 @@ class Numbers:
                 _refuse(self._results / path, f"it isn't JSON: {error}")
             self._files[path] = (data, sha256(content).hexdigest())
         return self._files[path]
-
-
-def pointer(*parts: str | int) -> str:
-    """The RFC 6901 pointer to a place: ``pointer("levels", 0)`` is ``/levels/0``."""
-    return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in parts)
-
-
-def dereference(data: Any, at: str) -> Any:
-    """What stands at an RFC 6901 pointer of JSON data; raises LookupError if nothing does."""
-    if at and not at.startswith("/"):
-        raise LookupError(at)
-    for part in at.split("/")[1:]:
-        key = part.replace("~1", "/").replace("~0", "~")
-        if isinstance(data, dict):
-            data = data[key]
-        elif isinstance(data, list) and key.isascii() and key.isdigit() and str(int(key)) == key:
-            data = data[int(key)]
-        else:
-            raise LookupError(at)
-    return data
 
 
 def _no_constant(word: str) -> NoReturn:

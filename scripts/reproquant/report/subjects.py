@@ -9,7 +9,8 @@ from pydantic import ValidationError
 
 from reproquant.bench.measurement import Measurement, Status
 from reproquant.errors import FormatError
-from reproquant.report.numbers import Number, Numbers, Quote, pointer
+from reproquant.provenance.lineage import pointer
+from reproquant.report.numbers import Number, Numbers, Quote
 from reproquant.study import Study
 from reproquant.study import Subject as StudySubject
 

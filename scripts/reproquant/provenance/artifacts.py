@@ -1,0 +1,134 @@
+"""The artifacts that a study must have: what each stage takes and makes, for every value of its wildcards.
+
+The rules in ``workflow/rules`` say the same to Snakemake; a test holds them equal.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from reproquant.study import Study, Subject
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """One stage's work. Paths are relative to the results directory.
+
+    ``inputs`` and ``outputs`` go by the option with which the stage's program
+    is given them (more than one input may have the same), the output that the
+    record stands beside by ``output``.
+    """
+
+    stage: str
+    inputs: tuple[tuple[str, str], ...]
+    outputs: dict[str, str]
+    wildcards: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def main(self) -> str:
+        """The output that gives the artifact its name."""
+        return self.outputs["output"]
+
+    @property
+    def needs(self) -> list[str]:
+        """The inputs, sorted."""
+        return sorted(path for _, path in self.inputs)
+
+    @property
+    def record(self) -> str:
+        return self.main + ".prov.json"
+
+
+def artifacts(study: Study) -> tuple[Artifact, ...]:
+    """Every artifact of a study, each after those that it is made from."""
+    types = ("f16", *study.gguf.quantizations)
+    source, build, model = "llama_cpp/source.json", "llama_cpp/build.json", "model/manifest.json"
+    converter, fp8 = _environment(study.environments.converter), _environment(study.environments.fp8)
+    return (
+        *(
+            Artifact("build_environment", (), {"output": _environment(name)}, {"environment": name})
+            for name in _environments(study)
+        ),
+        Artifact("fetch_llama_cpp", (), {"output": source}),
+        Artifact("build_llama_cpp", (("source", source),), {"output": build}),
+        Artifact(
+            "fetch_model",
+            (("llama-cpp", source),) if study.model.source == "synthetic" else (),
+            {"output": model},
+        ),
+        Artifact(
+            "convert_gguf",
+            (("model", model), ("source", source), ("environment", converter)),
+            {"output": "gguf/f16.gguf"},
+        ),
+        *(
+            Artifact(
+                "quantize_gguf",
+                (("f16", "gguf/f16.gguf"), ("llama-cpp", build)),
+                {"output": f"gguf/{type}.gguf"},
+                {"type": type},
+            )
+            for type in study.gguf.quantizations
+        ),
+        *(
+            Artifact(
+                "inspect_gguf",
+                (("gguf", f"gguf/{type}.gguf"),),
+                {"output": f"gguf/{type}.inspect.json"},
+                {"type": type},
+            )
+            for type in types
+        ),
+        Artifact(
+            "quantize_fp8",
+            (("model", model), ("environment", fp8)),
+            {"facts": "fp8/facts.json", "output": "fp8/manifest.json"},
+        ),
+        *(_benchmark(study, subject) for subject in study.subjects),
+        _report(study, types),
+    )
+
+
+def _environments(study: Study) -> list[str]:
+    """The environments that some stage needs; vLLM's only if a subject runs in it."""
+    chosen = [study.environments.converter, study.environments.fp8]
+    if any(subject.engine == "vllm" for subject in study.subjects):
+        chosen.append(study.environments.vllm)
+    return list(dict.fromkeys(chosen))
+
+
+def _environment(name: str) -> str:
+    return f"environments/{name}.json"
+
+
+def _benchmark(study: Study, subject: Subject) -> Artifact:
+    if subject.engine == "vllm":
+        weights = {"checkpoint": "model/manifest.json", "fp8": "fp8/manifest.json"}[subject.artifact]
+        engine = _environment(study.environments.vllm)
+    else:
+        weights, engine = f"gguf/{subject.artifact}.gguf", "llama_cpp/build.json"
+    return Artifact(
+        "benchmark",
+        (("weights", weights), ("engine", engine)),
+        {"output": f"bench/{subject.name}.json"},
+        {"subject": subject.name},
+    )
+
+
+def _report(study: Study, types: tuple[str, ...]) -> Artifact:
+    read = [
+        "model/manifest.json",
+        "llama_cpp/build.json",
+        *(f"gguf/{type}.inspect.json" for type in types),
+        "fp8/manifest.json",
+        *(f"bench/{subject.name}.json" for subject in study.subjects),
+    ]
+    return Artifact(
+        "report",
+        tuple(("results", path) for path in read),
+        {
+            "html": "report/index.html",
+            "markdown": "report/report.md",
+            "output": "report/report.json",
+        },
+    )

@@ -1,0 +1,77 @@
+"""The audit: is everything in a results directory what its records say, and would it be made so today?
+
+A finding names the file that is wrong and not those that were made from it: where
+two files contradict each other, the root tells which of them was changed.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from reproquant.errors import StudyError
+from reproquant.provenance import chain, contents
+from reproquant.provenance.digests import Digests, Progress
+from reproquant.provenance.evidence import Evidence, read_root
+from reproquant.provenance.findings import Finding, Kind, Remedies
+from reproquant.provenance.root import NAME, rendered
+from reproquant.study import Study
+
+STUDY = "study.json"
+CHECKS = (
+    chain.root,
+    chain.records,
+    chain.links,
+    contents.files,
+    contents.listed,
+    contents.numbers,
+    chain.stale,
+)
+
+
+def audit(
+    results: Path,
+    digests: Digests,
+    progress: Progress = lambda done, total: None,
+    environments: bool = True,
+) -> list[Finding]:
+    """Compare a study's results with its records, the root and today's checkout.
+
+    ``digests`` does the hashing; a file that it is told to trust isn't read.
+    Without ``environments`` the store isn't looked at: results that came from
+    another machine can be checked as well.
+    """
+    remedies = Remedies(results.name)
+    study = _study(results, digests, remedies)
+    if isinstance(study, Finding):
+        return [study]
+    evidence = Evidence.gather(results, study, digests)
+    paths = contents.of_results(evidence) | (contents.of_environments(evidence) if environments else set())
+    digests.hash_all(paths, progress)
+    checks = (*CHECKS, contents.environments) if environments else CHECKS
+    return [finding for check in checks for finding in check(evidence, remedies)]
+
+
+def _study(results: Path, digests: Digests, remedies: Remedies) -> Study | Finding:
+    """The study, or why there is none to go by; each run that does anything writes it anew."""
+    path, again, root = results / STUDY, remedies.again(NAME), read_root(results)
+    found = digests.sha256(path)
+    if found is None:
+        return Finding(
+            Kind.MISSING, STUDY, "it says what there must be; nothing was checked", "a file", "none", again
+        )
+    wanted = root.study_sha256 if root else "a study"
+    try:
+        study = Study.load(path)
+    except (StudyError, ValueError) as error:
+        kind = Kind.STALE if found == wanted else Kind.TAMPERED
+        reason = " ".join(str(getattr(error, "reason", error)).split())
+        return Finding(
+            kind, STUDY, f"it can't be used, so nothing was checked: {reason}", wanted, found, again
+        )
+    if root is None or found == wanted:
+        return study
+    if path.read_bytes() != rendered(study.dump()):
+        what = "it was edited after it had been written; nothing else was checked"
+        return Finding(Kind.TAMPERED, STUDY, what, wanted, found, again)
+    what = "it isn't the study that was sealed, or the run wasn't ended; nothing else was checked"
+    return Finding(Kind.BROKEN, STUDY, what, wanted, found, again)

@@ -1,0 +1,177 @@
+"""What an audit goes by: the study, the root, the records, and the files that artifacts list."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from reproquant.provenance import installed
+from reproquant.provenance.artifacts import Artifact, artifacts
+from reproquant.provenance.digests import Digests
+from reproquant.provenance.record import Record
+from reproquant.provenance.root import NAME, Root, parse
+from reproquant.study import Study
+
+ENVIRONMENT_FACTS = frozenset({"name", "python", "lock_sha256", "installed_sha256"})
+
+
+@dataclass(frozen=True)
+class Read:
+    """A record file that was read: its digest, and the record, if it is one."""
+
+    sha256: str
+    record: Record | None
+
+    @property
+    def subjects(self) -> dict[str, str]:
+        """The sha256 of each output."""
+        return {item.name: item.digest.sha256 for item in self._whole.subject}
+
+    @property
+    def dependencies(self) -> dict[str, tuple[str, str | None]]:
+        """The sha256 of each input and of its record."""
+        found = self._whole.predicate.buildDefinition.resolvedDependencies
+        return {item.name: (item.digest.sha256, item.annotations.record_sha256) for item in found}
+
+    @property
+    def recipe(self) -> dict[str, Any]:
+        return self._whole.predicate.buildDefinition.externalParameters
+
+    @property
+    def times(self) -> tuple[str, str]:
+        """When the stage started and ended."""
+        metadata = self._whole.predicate.runDetails.metadata
+        return metadata.startedOn, metadata.finishedOn
+
+    @property
+    def _whole(self) -> Record:
+        assert self.record is not None
+        return self.record
+
+
+@dataclass(frozen=True)
+class Listing:
+    """The files that an artifact lists, by absolute path, and the folder that holds nothing else."""
+
+    digests: dict[Path, str]
+    folder: Path
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """A results directory as it says it is; ``records`` has None for a record that is missing."""
+
+    results: Path
+    study: Study
+    digests: Digests
+    artifacts: tuple[Artifact, ...]
+    root: Root | None
+    records: dict[str, Read | None]
+
+    @classmethod
+    def gather(cls, results: Path, study: Study, digests: Digests) -> Evidence:
+        expected = artifacts(study)
+        records = {artifact.record: read_record(results / artifact.record) for artifact in expected}
+        return cls(results, study, digests, expected, read_root(results), records)
+
+    def believed_record(self, name: str) -> Read | None:
+        """A record if it can be believed: it is one, and the root, where there is one, names it."""
+        read = self.records.get(name)
+        if read is None or read.record is None:
+            return None
+        return read if self.root is None or self.root.records.get(name) == read.sha256 else None
+
+    def believed(self) -> list[tuple[Artifact, Read]]:
+        """The artifacts whose records can be believed, with these."""
+        pairs = [(artifact, self.believed_record(artifact.record)) for artifact in self.artifacts]
+        return [(artifact, read) for artifact, read in pairs if read is not None]
+
+    @cached_property
+    def promised(self) -> dict[str, str]:
+        """The sha256 of each file, as its own believed record says, else one of what was made from it."""
+        promised: dict[str, str] = {}
+        for _, read in self.believed():
+            promised |= {name: sha256 for name, (sha256, _) in read.dependencies.items()}
+        for _, read in self.believed():
+            promised |= read.subjects
+        return promised
+
+    def intact(self, name: str) -> bool:
+        """Whether nothing is known against a file's bytes."""
+        return self.promised.get(name) in (None, self.digests.sha256(self.results / name))
+
+    @cached_property
+    def listings(self) -> dict[str, Listing]:
+        """The manifests and the build by name; one that can't be read isn't among them."""
+        found = {artifact.main: self._listing(artifact.main) for artifact in self.artifacts}
+        return {name: listing for name, listing in found.items() if listing is not None}
+
+    @cached_property
+    def environments(self) -> dict[str, installed.Installed | None]:
+        """What the store has of each environment, by the file that describes it."""
+        names = [artifact.main for artifact in self.artifacts if artifact.stage == "build_environment"]
+        facts = {name: self.json(name) for name in names}
+        return {
+            name: installed.read(installed.folder(data))
+            for name, data in facts.items()
+            if isinstance(data, dict) and data.keys() >= ENVIRONMENT_FACTS
+        }
+
+    def json(self, name: str) -> Any:
+        """The data of a JSON file of the results; None if there is none that can be read."""
+        return read_json(self.results / name)
+
+    def name(self, path: Path) -> str:
+        """A path as findings give it."""
+        return os.path.relpath(path, self.results)
+
+    def _listing(self, name: str) -> Listing | None:
+        data = self.json(name) if name.endswith(".json") else None
+        here = (self.results / name).parent
+        try:
+            match data:
+                case {"directory": str(folder), "files": list(files)}:
+                    pairs = {here / folder / file["path"]: file["sha256"] for file in files}
+                    return Listing(pairs, here / folder)
+                case {"binaries": dict(binaries)}:
+                    pairs = {here / "bin" / tool: facts["sha256"] for tool, facts in binaries.items()}
+                    return Listing(pairs, here / "bin")
+        except (KeyError, TypeError):
+            return None
+        return None
+
+
+def read_root(results: Path) -> Root | None:
+    """The study's root; None if there is none or it is damaged."""
+    try:
+        return parse((results / NAME).read_bytes())
+    except OSError:
+        return None
+
+
+def read_record(path: Path) -> Read | None:
+    """A record file; None if it can't be read."""
+    try:
+        content = path.read_bytes()
+    except OSError:
+        return None
+    sha256 = hashlib.sha256(content).hexdigest()
+    try:
+        return Read(sha256, Record.model_validate_json(content))
+    except ValidationError:
+        return Read(sha256, None)
+
+
+def read_json(path: Path) -> Any:
+    """The data of a JSON file; None if there is none that can be read."""
+    try:
+        return json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None

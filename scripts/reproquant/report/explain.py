@@ -1,0 +1,176 @@
+"""From a number of a report to what made it, as a tree.
+
+A number leads to its formula or to a place in a file. In a measurement that place
+leads to the round and the requests behind it. Every file leads to its record, and
+the record to the files that it was made from, down to the model's revision.
+"""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from reproquant.bench.measurement import Request
+from reproquant.bench.statistics import measurable
+from reproquant.errors import FormatError
+from reproquant.files import read_json
+from reproquant.provenance.lineage import pointer
+from reproquant.provenance.record import record_path
+
+REPORT = "report/report.json"
+RUN_AGAIN = "run snakemake again for this study: it makes what is missing or not as recorded"
+
+
+@dataclass
+class Node:
+    """A step: what it is, what is known of it, and what it comes from."""
+
+    title: str
+    facts: dict[str, Any] = field(default_factory=dict)
+    causes: list[Node] = field(default_factory=list)
+
+    def as_data(self) -> dict[str, Any]:
+        return {"title": self.title, **self.facts, "from": [cause.as_data() for cause in self.causes]}
+
+
+def explain(results: Path, id: str) -> Node:
+    """The tree of the number ``id`` of a results directory's report.
+
+    Raises FormatError if there is no report, no such number (near ids are
+    named), or a file on the way is missing.
+    """
+    numbers = {entry["id"]: entry for entry in _json(results, REPORT)["numbers"]}
+    if id not in numbers:
+        near = difflib.get_close_matches(id, numbers, n=5, cutoff=0.4) or list(numbers)[:5]
+        raise FormatError(
+            f"number {id}", "the report has no number of this id", f"use an id such as {', '.join(near)}"
+        )
+    return _Explainer(results, numbers).number(id)
+
+
+class _Explainer:
+    """The walk; a file that was explained once is only named when it is met again."""
+
+    def __init__(self, results: Path, numbers: dict[str, dict[str, Any]]) -> None:
+        self._results = results
+        self._numbers = numbers
+        self._explained: set[str] = set()
+
+    def number(self, id: str) -> Node:
+        entry = self._numbers[id]
+        node = Node(f"{id} = {entry['value']} {entry['unit']}".rstrip())
+        if "derived" in entry:
+            node.facts["formula"] = entry["derived"]["formula"]
+            node.causes = [self.number(other) for other in entry["derived"]["inputs"]]
+        else:
+            source = entry["source"]
+            node.facts |= {"file": source["path"], "pointer": source["pointer"], "sha256": source["sha256"]}
+            node.causes = [*self._requests(source), self.file(source["path"])]
+        return node
+
+    def file(self, name: str) -> Node:
+        """A file, its record, and the files that it was made from."""
+        if name in self._explained:
+            return Node(f"{name} (see above)")
+        self._explained.add(name)
+        path = self._results / name
+        if not record_path(path).is_file():
+            return Node(name, {"record": None})
+        definition, run, sha256 = _parts(read_json(record_path(path)), name)
+        recipe, here = definition["externalParameters"], definition["internalParameters"]
+        node = Node(
+            name,
+            {
+                "stage": recipe["stage"],
+                "started": run["metadata"]["startedOn"],
+                "finished": run["metadata"]["finishedOn"],
+                "sha256": sha256,
+                "checkout": here["git"],
+                "python": here["python"],
+                "platform": here["platform"],
+                "study": recipe["study"],
+                "locks": recipe["locks"],
+                "packages": recipe["packages"],
+                "data files": recipe["files"],
+                **self._special(name, recipe["stage"]),
+            },
+        )
+        node.causes = [self.file(item["name"]) for item in definition["resolvedDependencies"]]
+        return node
+
+    def _requests(self, source: dict[str, str]) -> list[Node]:
+        """What a figure of a measurement was computed from: its rounds and their requests."""
+        parts = source["pointer"].split("/")
+        data = _json(self._results, source["path"])
+        if not source["path"].startswith("bench/") or parts[1:2] != ["levels"] or len(parts) < 5:
+            return []
+        level, metric = data["levels"][int(parts[2])], parts[3]
+        values, rounds = level[metric]["rounds"], _rounds(data["requests"], level["concurrency"])
+        if len(rounds) != len(values):
+            return []
+        chosen = [int(parts[5])] if parts[4] == "rounds" else _behind(values, parts[4])
+        return [
+            Node(
+                f"{metric} = {values[place]} in round {data['requests'][rounds[place][0]]['round']}"
+                f" at concurrency {level['concurrency']}",
+                {"pointer": pointer("levels", int(parts[2]), metric, "rounds", place)},
+                [_request(data["requests"], index) for index in rounds[place]],
+            )
+            for place in chosen
+        ]
+
+    def _special(self, name: str, stage: str) -> dict[str, Any]:
+        """What a stage's own file says that a reader wants to know."""
+        keys = {
+            "benchmark": ("command", "environment_variables", "engine_facts", "machine", "workload"),
+            "build_llama_cpp": ("version", "commit", "compilers", "definitions", "binaries"),
+            "fetch_llama_cpp": ("kind", "repository", "package", "version", "commit", "tree_sha256"),
+            "fetch_model": ("source",),
+            "build_environment": ("python", "lock_sha256", "installed_sha256"),
+        }.get(stage, ())
+        data = _json(self._results, name) if keys else {}
+        return {key.replace("_", " "): data[key] for key in keys if key in data}
+
+
+def _behind(values: list[float], figure: str) -> list[int]:
+    """The places of the rounds that give the median (one, or the middle two), minimum or maximum."""
+    order = sorted(range(len(values)), key=lambda place: values[place])
+    match figure:
+        case "min":
+            return order[:1]
+        case "max":
+            return order[-1:]
+    return order[(len(order) - 1) // 2 : len(order) // 2 + 1]
+
+
+def _rounds(requests: list[dict[str, Any]], concurrency: int) -> list[list[int]]:
+    """The places of each round's requests; only rounds that can be measured whole have figures."""
+    rounds: dict[tuple[int, int], list[int]] = {}
+    for place, request in enumerate(requests):
+        if request["concurrency"] == concurrency:
+            rounds.setdefault((request["launch"], request["round"]), []).append(place)
+    return [
+        places
+        for _, places in sorted(rounds.items())
+        if len(places) == concurrency
+        and all(measurable(Request.model_validate(requests[place])) for place in places)
+    ]
+
+
+def _request(requests: list[dict[str, Any]], place: int) -> Node:
+    return Node(f"request {place}", {"pointer": pointer("requests", place), **requests[place]})
+
+
+def _parts(record: dict[str, Any], name: str) -> tuple[dict[str, Any], dict[str, Any], str | None]:
+    predicate = record["predicate"]
+    subjects = {item["name"]: item["digest"]["sha256"] for item in record["subject"]}
+    return predicate["buildDefinition"], predicate["runDetails"], subjects.get(name)
+
+
+def _json(results: Path, name: str) -> Any:
+    try:
+        return read_json(results / name)
+    except (OSError, ValueError) as error:
+        raise FormatError(results / name, f"it can't be read: {error}", RUN_AGAIN) from error
