@@ -27,7 +27,7 @@ from reproquant.study import Study
 THREAD_HINTS = tuple(
     f"{library}_NUM_THREADS" for library in ("OMP", "GOTO", "OPENBLAS", "MKL", "VECLIB", "NUMEXPR")
 )
-"""Set by Snakemake for every job. vLLM would start that many threads on the one core it binds its worker to."""
+"""Set by Snakemake for every job; vLLM would start that many threads on its worker's one core."""
 
 
 @dataclass
