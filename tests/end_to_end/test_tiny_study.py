@@ -153,3 +153,30 @@ def embedded(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return checkout
+
+
+def test_an_upstream_stage_that_yields_the_same_bytes_costs_nothing_downstream(tiny: Checkout) -> None:
+    """The converting program is written differently, so f16 is made again, with the same bytes."""
+    before = measurement(tiny, "llama-q4km")
+    path = tiny.root / "scripts/convert_gguf.py"
+    text = path.read_text()
+    try:
+        path.write_text(text.replace("run.log)\n", "run.log, *())\n"))
+        assert tiny.planned() == {"all": 1, "convert_gguf": 1, "quantize_gguf": 1, "inspect_gguf": 2, "benchmark": 1, "report": 1}  # fmt: skip
+        done = tiny.snakemake()
+    finally:
+        path.write_text(text)
+    assert done.returncode == 0, done.stderr
+    answered = {
+        line.split("] ")[1].split(":")[0] for line in done.stderr.splitlines() if "from the store" in line
+    }
+    assert answered == {
+        "quantize_gguf Q4_K_M",
+        "inspect_gguf f16",
+        "inspect_gguf Q4_K_M",
+        "benchmark llama-q4km",
+    }
+    assert measurement(tiny, "llama-q4km") == before
+    done = tiny.snakemake()
+    assert done.returncode == 0, done.stderr
+    assert tiny.planned() == {}
