@@ -22,7 +22,9 @@ def forget(results: Path, subject: str) -> list[Path]:
     measurement = results / "bench" / f"{subject}.json"
     record = record_path(measurement)
     if not record.is_file():
-        raise StudyError(record, f"'{subject}' has no measurement to forget", "run the study: it will be measured")
+        raise StudyError(
+            record, f"'{subject}' has no measurement to forget", "run the study: it will be measured"
+        )
     kept = read_json(record)["predicate"]["buildDefinition"]["internalParameters"]["stored"]
     if kept:
         stored.forget(kept["key"])
