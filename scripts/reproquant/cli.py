@@ -26,6 +26,7 @@ from reproquant.provenance.audit import audit as audit_study
 from reproquant.provenance.crate import export
 from reproquant.provenance.digests import Digests
 from reproquant.provenance.findings import Finding, Kind, exit_code
+from reproquant.provenance.remeasure import forget
 from reproquant.provenance.sign import sign as sign_root
 from reproquant.provenance.sign import unsigned
 from reproquant.report.explain import Node
@@ -124,6 +125,18 @@ def verify(
         else:
             print(*compared, sep="\n")
         raise typer.Exit(0 if all(one.same for one in compared) else 3)
+
+
+@app.command()
+def remeasure(
+    subjects: Annotated[list[str], typer.Argument(help="the subjects to measure again")],
+    results: Results = Path("results/embedded"),
+) -> None:
+    """Forget measurements, so that the next run measures these subjects again."""
+    with _known_failures():
+        for subject in subjects:
+            forget(results, subject)
+            print(f"{subject}: forgotten; the next run of the study measures it again")
 
 
 @app.command()

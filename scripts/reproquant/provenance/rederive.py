@@ -90,12 +90,13 @@ def rederive(results: Path, artifact: Artifact, threads: int, log: Path) -> list
         raise ReproquantError(
             f"stage {artifact.stage}", f"it can't give the same bytes: {rule.reason}", "audit its result"
         )
+    results = results.resolve()
     scratch = results / ".scratch"
     scratch.mkdir(exist_ok=True)
     with TemporaryDirectory(dir=scratch, prefix="again-") as folder:
         again = Path(folder) / results.name
         _link_inputs(results, artifact, again)
-        _run(again, artifact, threads, log, _store(rule, Path(folder) / "store"))
+        _run(again, artifact, threads, log.resolve(), _store(rule, Path(folder) / "store"))
         return _compare(results, again, artifact, rule)
 
 

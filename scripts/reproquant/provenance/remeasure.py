@@ -11,8 +11,8 @@ from reproquant.provenance.record import record_path
 from reproquant.study import Study
 
 
-def forget(results: Path, subject: str) -> list[Path]:
-    """Forget a subject's measurement in the store; the files that were removed come back.
+def forget(results: Path, subject: str) -> None:
+    """Forget a subject's measurement, in the results and in the store.
 
     The measurement, its record and the report with its record go, so that the
     next run makes them: a missing report is what Snakemake notices. Raises
@@ -29,7 +29,5 @@ def forget(results: Path, subject: str) -> list[Path]:
     if kept:
         stored.forget(kept["key"])
     report = results / "report"
-    removed = [measurement, record, *sorted(report.glob("*"))]
-    for path in removed:
-        path.unlink()
-    return removed
+    for path in (measurement, record, *report.glob("*")):
+        path.unlink(missing_ok=True)
