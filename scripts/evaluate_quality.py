@@ -1,0 +1,43 @@
+"""Score one artifact against what the unquantized checkpoint predicts."""
+
+from pathlib import Path
+
+from reproquant import program
+from reproquant.files import write_json
+from reproquant.model.manifest import Manifest
+from reproquant.quality.measure import Evaluator
+from reproquant.stage import stage
+from reproquant.toolchain import python_env
+from reproquant.toolchain.llama_cpp import Build
+
+
+def main(
+    study: Path,
+    recipe: str,
+    log: Path,
+    artifact: str,
+    model: Path,
+    logits: Path,
+    environment: Path,
+    weights: Path,
+    output: Path,
+    threads: int,
+    llama_cpp: Path | None = None,
+) -> None:
+    inputs = dict.fromkeys([model, logits, environment, weights, *([llama_cpp] if llama_cpp else [])])
+    with stage("evaluate_quality", study, recipe, log, list(inputs), output, artifact=artifact) as run:
+        torch = python_env.ensure(run.study.environments.fp8, run.log)
+        evaluator = Evaluator(torch, Manifest.load(model), run.folder, run.log)
+        if llama_cpp:
+            found = evaluator.gguf(artifact, weights, logits, Build.load(llama_cpp), threads)
+        elif variant := run.study.fp8_variant(artifact):
+            found = evaluator.fp8_variant(artifact, variant, logits)
+        elif artifact == "fp8":
+            found = evaluator.fp8(Manifest.load(weights), logits)
+        else:
+            found = evaluator.fp8_w8a16(Manifest.load(weights), logits)
+        write_json(run.scratch(output), found.model_dump(mode="json"))
+
+
+if __name__ == "__main__":
+    program.run(main)

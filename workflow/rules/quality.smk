@@ -1,0 +1,62 @@
+rule evaluate_original:
+    input:
+        model="results/{study}/model/manifest.json",
+        environment=f"results/{{study}}/environments/{STUDY.environments.fp8}.json",
+    output:
+        quality="results/{study}/quality/checkpoint.json",
+        logits="results/{study}/quality/original.logits",
+        record="results/{study}/quality/checkpoint.json.prov.json",
+    log:
+        "results/{study}/logs/evaluate_original.log",
+    benchmark:
+        "results/{study}/benchmarks/evaluate_original.tsv"
+    resources:
+        mem_mb=8000,
+        runtime=240,
+        disk_mb=2000,
+    params:
+        recipe=recipe("evaluate_original"),
+    shell:
+        "python scripts/evaluate_original.py --study results/{wildcards.study}/study.json --recipe {params.recipe} --log {log}"
+        " --model {input.model} --environment {input.environment} --output {output.quality}"
+        " --logits {output.logits}"
+
+
+def evaluated(wildcards):
+    """The weights that are scored; a GGUF is scored by llama.cpp too."""
+    root, artifact = f"results/{wildcards.study}", wildcards.artifact
+    if artifact in ("f16", *STUDY.gguf.quantizations):
+        return {"weights": f"{root}/gguf/{artifact}.gguf", "llama_cpp": f"{root}/llama_cpp/build.json"}
+    made_for_it = STUDY.fp8_variant(artifact) is not None
+    return {"weights": f"{root}/{'model' if made_for_it else 'fp8'}/manifest.json"}
+
+
+rule evaluate_quality:
+    input:
+        unpack(evaluated),
+        model="results/{study}/model/manifest.json",
+        logits="results/{study}/quality/original.logits",
+        environment=f"results/{{study}}/environments/{STUDY.environments.fp8}.json",
+    output:
+        quality="results/{study}/quality/{artifact}.json",
+        record="results/{study}/quality/{artifact}.json.prov.json",
+    log:
+        "results/{study}/logs/evaluate_quality/{artifact}.log",
+    benchmark:
+        "results/{study}/benchmarks/evaluate_quality/{artifact}.tsv"
+    wildcard_constraints:
+        artifact="(?!checkpoint)[\\w-]+",
+    resources:
+        mem_mb=8000,
+        runtime=480,
+        disk_mb=32000,
+    params:
+        recipe=recipe("evaluate_quality"),
+        llama_cpp=lambda wildcards, input: (
+            f"--llama-cpp {input.llama_cpp}" if "llama_cpp" in input.keys() else ""
+        ),
+    shell:
+        "python scripts/evaluate_quality.py --study results/{wildcards.study}/study.json --recipe {params.recipe} --log {log}"
+        " --artifact {wildcards.artifact} --model {input.model} --logits {input.logits}"
+        " --environment {input.environment} --weights {input.weights} {params.llama_cpp}"
+        " --output {output.quality} --threads {threads}"
