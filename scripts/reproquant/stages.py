@@ -68,12 +68,26 @@ def _bench_locks(study: Study, subject: str) -> tuple[str, ...]:
     return (study.environments.vllm,) if study.subject(subject).engine == "vllm" else ()
 
 
+def _evaluated(study: Study, artifact: str) -> Any:
+    """A variant of the FP8 checkpoint is made for its evaluation; of the others only the name matters."""
+    variant = study.fp8_variant(artifact)
+    return {"artifact": artifact, "fp8": variant.model_dump(mode="json") if variant else None}
+
+
 def _report(study: Study) -> Any:
     return study.dump()
 
 
 REPORT_FILES = tuple(
-    f"workflow/report/{name}" for name in ("index.html.j2", "report.md.j2", "style.css", "page.js")
+    f"workflow/report/{name}"
+    for name in (
+        "index.html.j2",
+        "report.md.j2",
+        "quality.html.j2",
+        "quality.md.j2",
+        "style.css",
+        "page.js",
+    )
 )
 
 STAGES = {
@@ -103,6 +117,21 @@ STAGES = {
         files=lambda study: (study.benchmark.prompt,),
         packages=("aiohttp", "psutil"),
         kept="by recipe and machine",
+    ),
+    "evaluate_original": Stage(
+        slice=lambda study: {"text": study.quality.text, "chunks": study.quality.chunks},
+        locks=lambda study: (study.environments.fp8,),
+        files=lambda study: (study.quality.text,),
+        modules=("reproquant.quality.evaluate",),
+        kept="by recipe",
+    ),
+    "evaluate_quality": Stage(
+        slice=_evaluated,
+        locks=lambda study, artifact: (study.environments.fp8,),
+        files=lambda study: (study.fp8.calibration.text,),
+        modules=("reproquant.quality.evaluate", "reproquant.fp8.quantize"),
+        packages=("gguf", "numpy", "safetensors"),
+        kept="by recipe",
     ),
     "report": Stage(slice=_report, files=lambda study: REPORT_FILES, packages=("jinja2", "matplotlib")),
 }

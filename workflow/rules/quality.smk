@@ -4,7 +4,6 @@ rule evaluate_original:
         environment=f"results/{{study}}/environments/{STUDY.environments.fp8}.json",
     output:
         quality="results/{study}/quality/checkpoint.json",
-        logits="results/{study}/quality/original.logits",
         record="results/{study}/quality/checkpoint.json.prov.json",
     log:
         "results/{study}/logs/evaluate_original.log",
@@ -19,23 +18,13 @@ rule evaluate_original:
     shell:
         "python scripts/evaluate_original.py --study results/{wildcards.study}/study.json --recipe {params.recipe} --log {log}"
         " --model {input.model} --environment {input.environment} --output {output.quality}"
-        " --logits {output.logits}"
-
-
-def evaluated(wildcards):
-    """The weights that are scored; a GGUF is scored by llama.cpp too."""
-    root, artifact = f"results/{wildcards.study}", wildcards.artifact
-    if artifact in ("f16", *STUDY.gguf.quantizations):
-        return {"weights": f"{root}/gguf/{artifact}.gguf", "llama_cpp": f"{root}/llama_cpp/build.json"}
-    made_for_it = STUDY.fp8_variant(artifact) is not None
-    return {"weights": f"{root}/{'model' if made_for_it else 'fp8'}/manifest.json"}
 
 
 rule evaluate_quality:
     input:
         unpack(evaluated),
         model="results/{study}/model/manifest.json",
-        logits="results/{study}/quality/original.logits",
+        original="results/{study}/quality/checkpoint.json",
         environment=f"results/{{study}}/environments/{STUDY.environments.fp8}.json",
     output:
         quality="results/{study}/quality/{artifact}.json",
@@ -57,6 +46,6 @@ rule evaluate_quality:
         ),
     shell:
         "python scripts/evaluate_quality.py --study results/{wildcards.study}/study.json --recipe {params.recipe} --log {log}"
-        " --artifact {wildcards.artifact} --model {input.model} --logits {input.logits}"
+        " --artifact {wildcards.artifact} --model {input.model} --original {input.original}"
         " --environment {input.environment} --weights {input.weights} {params.llama_cpp}"
         " --output {output.quality} --threads {threads}"

@@ -9,6 +9,10 @@ rule report:
         measurements=expand(
             "results/{{study}}/bench/{subject}.json", subject=[subject.name for subject in STUDY.subjects]
         ),
+        quality=expand(
+            "results/{{study}}/quality/{artifact}.json",
+            artifact=["checkpoint", *STUDY.quality.artifacts] if STUDY.quality.artifacts else [],
+        ),
     output:
         html="results/{study}/report/index.html",
         markdown="results/{study}/report/report.md",
@@ -27,7 +31,7 @@ rule report:
     shell:
         "python scripts/report.py --study results/{wildcards.study}/study.json --recipe {params.recipe} --log {log}"
         " --output {output.numbers} --results {input.model} {input.llama_cpp} {input.inspections} {input.fp8}"
-        " {input.measurements}"
+        " {input.measurements} {input.quality}"
 
 
 rule seal:

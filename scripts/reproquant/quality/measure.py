@@ -7,12 +7,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from reproquant.files import read_json, repository
+from reproquant.files import read_json, repository, sha256_file
 from reproquant.fp8 import checkpoint
 from reproquant.gguf.dequantize import dequantize
 from reproquant.model.manifest import Manifest
 from reproquant.quality import llama_perplexity
-from reproquant.quality.result import Quality
+from reproquant.quality.result import BaseFile, Original, Quality
 from reproquant.study import Fp8
 from reproquant.study import Quality as Settings
 from reproquant.toolchain.llama_cpp import Build
@@ -28,15 +28,19 @@ class Evaluator:
     scratch: Path
     log: Path
 
-    def original(self, settings: Settings, base: Path) -> Quality:
-        """Score the unquantized checkpoint in float32 and write the base file."""
+    def original(self, settings: Settings, folder: Path) -> Original:
+        """Score the unquantized checkpoint in float32 and write the base file into ``folder``."""
+        folder.mkdir()
+        base = folder / "logits.bin"
         options = {"--text": repository() / settings.text, "--chunks": settings.chunks}
         facts = self._run("original", self.model.directory, base, options)
-        return Quality(
+        return Original(
             artifact="checkpoint",
             method="original",
             artifact_bytes=self.model.weight_bytes,
             kept=True,
+            directory=folder.name,
+            files=[BaseFile(path=base.name, bytes=base.stat().st_size, sha256=sha256_file(base))],
             **facts,
         )
 

@@ -51,5 +51,25 @@ class Quality(Part):
     perplexity_error: float = Field(description="standard error")
     divergence: Divergence | None = Field(description="none for the original")
     llama_cpp: LlamaPerplexity | None = None
-    text_sha256: str | None = Field(default=None, description="the original's alone has it")
     torch: str
+
+
+class BaseFile(Part):
+    """A file of the original's evaluation; ``path`` is relative to its directory."""
+
+    path: str
+    bytes: int
+    sha256: str
+
+
+class Original(Quality):
+    """The original's evaluation, and the base file that the others are compared with."""
+
+    text_sha256: str
+    directory: str = Field(description="relative to the folder of this file")
+    files: list[BaseFile]
+
+    @property
+    def base(self) -> str:
+        """The base file, relative to the folder of this file."""
+        return f"{self.directory}/{self.files[0].path}"

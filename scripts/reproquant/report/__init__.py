@@ -53,6 +53,7 @@ def as_data(content: Content) -> dict[str, object]:
             }
             for subject in content.subjects
         ],
+        "quality": [one.data() for one in content.quality.evaluations] if content.quality else [],
         "files": content.numbers.files(),
         "numbers": [number.entry() for number in content.numbers],
     }

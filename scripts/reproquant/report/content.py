@@ -8,6 +8,7 @@ from reproquant.report.answer import Sentence, answer, concurrencies, context, w
 from reproquant.report.artifacts import Artifact, artifacts
 from reproquant.report.facts import Fact, facts
 from reproquant.report.numbers import Number, Numbers
+from reproquant.report.quality import Quality, read_quality
 from reproquant.report.subjects import Subject, read_subjects
 from reproquant.study import Study
 
@@ -31,6 +32,7 @@ class Content:
     workload: Sentence
     concurrencies: tuple[Number, ...]
     subjects: tuple[Subject, ...]
+    quality: Quality | None
     artifacts: tuple[Artifact, ...]
     environment: tuple[Group, ...]
     numbers: Numbers
@@ -47,6 +49,7 @@ def read_content(numbers: Numbers, study: Study) -> Content:
         workload=workload(numbers),
         concurrencies=concurrencies(numbers, study),
         subjects=subjects,
+        quality=read_quality(numbers, study, subjects),
         artifacts=artifacts(numbers, study),
         environment=tuple(group for group in _environment(numbers, study, subjects) if group.facts),
         numbers=numbers,
