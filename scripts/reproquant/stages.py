@@ -33,7 +33,7 @@ class Stage:
 
     slice: Callable[..., Any]
     locks: Callable[..., tuple[str, ...]] = _nothing
-    files: Callable[[Study], tuple[str, ...]] = _nothing
+    files: Callable[..., tuple[str, ...]] = _nothing
     modules: tuple[str, ...] = ()
     packages: tuple[str, ...] = ()
     kept: Literal["no", "by recipe", "by recipe and machine"] = "no"
@@ -72,6 +72,10 @@ def _evaluated(study: Study, artifact: str) -> Any:
     """A variant of the FP8 checkpoint is made for its evaluation; of the others only the name matters."""
     variant = study.fp8_variant(artifact)
     return {"artifact": artifact, "fp8": variant.model_dump(mode="json") if variant else None}
+
+
+def _evaluation_files(study: Study, artifact: str) -> tuple[str, ...]:
+    return (study.fp8.calibration.text,) if study.fp8_variant(artifact) else ()
 
 
 def _report(study: Study) -> Any:
@@ -114,7 +118,7 @@ STAGES = {
     "benchmark": Stage(
         slice=_bench,
         locks=_bench_locks,
-        files=lambda study: (study.benchmark.prompt,),
+        files=lambda study, subject: (study.benchmark.prompt,),
         packages=("aiohttp", "psutil"),
         kept="by recipe and machine",
     ),
@@ -128,7 +132,7 @@ STAGES = {
     "evaluate_quality": Stage(
         slice=_evaluated,
         locks=lambda study, artifact: (study.environments.fp8,),
-        files=lambda study: (study.fp8.calibration.text,),
+        files=_evaluation_files,
         modules=("reproquant.quality.evaluate", "reproquant.fp8.quantize"),
         packages=("gguf", "numpy", "safetensors"),
         kept="by recipe",

@@ -197,7 +197,7 @@ def evaluation(artifact: str) -> dict[str, Any]:
             "same_top_percent": same,
             "same_top_error_percent": 0.6,
         },
-        "llama_cpp": {"perplexity": 12.0 + 20 * second, "kld": second, "same_top_percent": same, "runs": 1}
+        "llama_cpp": {"perplexity": 12.0 + 20 * second, "kld": second, "same_top_percent": same}
         if second
         else None,
     }

@@ -31,11 +31,11 @@ def measure(gguf: Path, base: Path, tools: Build, threads: int, log: Path) -> Ll
         "--ctx-size", 512, "--batch-size", 512, "--threads", threads, "--device", "none",
         "--cache-type-k", "f32", "--cache-type-v", "f32", "--flash-attn", "off",
     ]  # fmt: skip
-    for run in range(1, RUNS + 1):
+    for _ in range(RUNS):
         before = log.stat().st_size if log.is_file() else 0
         process.run(command, log)
         if found := parse(log.read_bytes()[before:].decode(errors="replace")):
-            return LlamaPerplexity(**found, runs=run)
+            return LlamaPerplexity(**found)
     raise ToolError(
         log,
         f"llama-perplexity ended {RUNS} times without its final statistics",

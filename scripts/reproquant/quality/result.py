@@ -31,7 +31,6 @@ class LlamaPerplexity(Part):
     perplexity: float
     kld: float
     same_top_percent: Percent
-    runs: int = Field(description="it sometimes ends without its statistics and is then run again")
 
 
 class Quality(Part):
