@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -35,6 +36,9 @@ def test_a_subject_is_measured_with_exact_counts_and_no_cache_hit(subject: str, 
             0,
         )
         assert request["error"] is None
+    assert [
+        proof for proof in data["cache_off"] if re.match(r"proof: .* (counted 0 cached|grew by 0[ ,])", proof)
+    ]
     for level in data["levels"]:
         assert level["decode_tok_per_s"]["median"] > 0
 
