@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import socket
 import threading
 import time
@@ -149,10 +150,8 @@ class Answer(BaseHTTPRequestHandler):
 
     def _step(self) -> str:
         path = unquote(self.path.split("?")[0])
-        if path.startswith(f"/api/models/{REPOSITORY}/revision/"):
-            return "list"
-        if path.startswith(f"/api/models/{REPOSITORY}/tree/"):
-            return "tree"
+        if api := re.match("/api/models/[^/]+/[^/]+/(revision|tree)/", path):
+            return "list" if api[1] == "revision" else "tree"
         if self.host == "storage":
             return f"bytes {path[1:]}"
         name = path.split("/resolve/")[1].split("/", 1)[1]

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ import yaml
 from huggingface_hub import snapshot_download
 
 from fake_hub import COMMIT, REPOSITORY, SIGNATURE, Answer
-from hub_faults import FIRST, SECOND, SPEC, TOKEN, Scene
+from hub_faults import FIRST, SECOND, SPEC, TOKEN, Scene, size_of
 from reproquant.errors import DownloadError
 from reproquant.files import read_json, repository, write_json
 from reproquant.model.hub.progress import Progress, amount, duration
@@ -71,27 +72,25 @@ def test_two_downloads_of_one_model_fetch_each_byte_once(scene: Scene) -> None:
 
 
 def test_a_failure_stops_the_other_files_and_keeps_their_bytes(scene: Scene) -> None:
-    some_came, failed = threading.Event(), threading.Event()
-
     def refuse(answer: Answer) -> None:
-        some_came.wait(10)
+        while not size_of(scene.partial(FIRST)):
+            time.sleep(0.01)
         answer.send(404, b"", {"X-Error-Code": "EntryNotFound"})
-        failed.set()
 
     def slowly(answer: Answer) -> None:
         data = answer.fake.files[FIRST]
         answer.head(200, {"Content-Length": str(len(data))})
-        answer.wfile.write(data[:100_000])
-        some_came.set()
-        failed.wait(10)
-        time.sleep(0.2)
-        answer.wfile.write(data[100_000:])
+        for start in range(0, len(data), 10_000):
+            answer.wfile.write(data[start : start + 10_000])
+            answer.wfile.flush()
+            time.sleep(0.1)
 
+    scene.patience = replace(scene.patience, slow_after=10)
     scene.hub.misbehave(f"resolve {SECOND}", refuse)
     scene.hub.misbehave(f"bytes {FIRST}", slowly)
     with pytest.raises(DownloadError, match="doesn't have it"):
         scene.download()
-    kept = scene.partial(FIRST).stat().st_size
+    kept = size_of(scene.partial(FIRST))
     assert 0 < kept < len(scene.hub.files[FIRST])
     scene.download()
     assert scene.ranges(FIRST) == ["", f"bytes={kept}-"]

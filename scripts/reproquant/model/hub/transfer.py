@@ -127,7 +127,7 @@ def _first_byte(response: httpx2.Response, file: RemoteFile, have: int) -> int:
     Raises Trouble, or what huggingface_hub makes of a refusal, if it isn't the rest of the file.
     """
     status = response.status_code
-    if status >= 400 and response.history:
+    if status >= 400 and response.history and response.url.netloc != response.history[0].url.netloc:
         host = f"the storage host {response.url.host}"
         if status in BUSY:
             raise busy(response, host)
