@@ -166,6 +166,7 @@ def environment(scene: Scene) -> dict[str, str]:
         "HF_ENDPOINT": scene.hub.endpoint,
         "HF_HUB_CACHE": str(scene.cache),
         "HF_HUB_DISABLE_TELEMETRY": "1",
+        "REPROQUANT_STORE": str(scene.root / "store"),
         "PYTHONPATH": str(repository() / "scripts"),
     }
 
