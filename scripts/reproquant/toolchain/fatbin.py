@@ -15,7 +15,7 @@ from __future__ import annotations
 import importlib
 import mmap
 import struct
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,11 +90,6 @@ class MachineCode:
     images: int
     kernels: tuple[Kernel, ...]
 
-    @property
-    def code_bytes(self) -> int:
-        """All kernels together."""
-        return sum(kernel.code_bytes for kernel in self.kernels)
-
     def named(self, part: str) -> list[Kernel]:
         """The kernels with ``part`` in their names."""
         return [kernel for kernel in self.kernels if part in kernel.name]
@@ -116,16 +111,17 @@ def images(path: Path) -> list[Image]:
     ]
 
 
-def machine_code(path: Path) -> dict[int, MachineCode]:
-    """Every architecture that a file holds machine code for, with its kernels. PTX doesn't count.
+def machine_code(path: Path, architectures: Collection[int] = ()) -> dict[int, MachineCode]:
+    """What a file holds for each architecture that it has machine code for. PTX doesn't count.
 
-    Raises what ``images`` and ``Image.unpack`` raise, and FormatError if a cubin
-    is not one for the architecture that its entry names.
+    ``architectures`` are those to read, all of them if none are given. Raises what
+    ``images`` and ``Image.unpack`` raise, and FormatError if a cubin is not one for
+    the architecture that its entry names.
     """
     counts: dict[int, int] = {}
     found: dict[int, list[Kernel]] = {}
     for number, image in enumerate(images(path)):
-        if image.kind == "cubin":
+        if image.kind == "cubin" and (not architectures or image.architecture in architectures):
             counts[image.architecture] = counts.get(image.architecture, 0) + 1
             in_it = kernels(image.unpack(), image.architecture, f"{path}: image {number}")
             found.setdefault(image.architecture, []).extend(in_it)
