@@ -62,13 +62,13 @@ def test_a_program_whose_code_was_stripped_out_is_refused(tmp_path: Path) -> Non
 def test_code_of_another_library_is_not_enough(tmp_path: Path) -> None:
     cublas = made.cubin(70, "_ZN6cublas4gemmEv", "volta_sgemm_128x64_nn")
     reason = refused(made.program(tmp_path / "p", made.image(70, cublas)))
-    assert "no kernel named mul_mat_q or mul_mat_vec_q or flash_attn" in reason
+    assert "no kernel named mul_mat_q or mul_mat_vec_q or flash_attn_ext:" in reason
     assert "all 2 kernels, such as volta_sgemm_128x64_nn, come from other" in reason
 
 
 def test_one_missing_family_of_kernels_is_named(tmp_path: Path) -> None:
     reason = refused(made.program(tmp_path / "p", made.image(70, made.cubin(70, *GGML[:2]))))
-    assert "no kernel named flash_attn:" in reason
+    assert "no kernel named flash_attn_ext:" in reason
 
 
 def test_every_wanted_architecture_is_required(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from reproquant.errors import FormatError
 from reproquant.toolchain import fatbin
 from reproquant.toolchain.fatbin import Kernel
 
-GGML_KERNELS = ("mul_mat_q", "mul_mat_vec_q", "flash_attn")
+GGML_KERNELS = ("mul_mat_q", "mul_mat_vec_q", "flash_attn_ext")
 """Parts of the names of kernels that llama.cpp can't do without: products of quantized matrices, attention.
 
 Only such a name shows whose code it is: cuBLAS and libcudadevrt bring machine code
