@@ -91,6 +91,7 @@ def test_a_file_without_section_headers_is_refused_in_words(tmp_path: Path) -> N
     ("reason", "section"),
     [
         ("is no container", b"not a container "),
+        ("is no container", fatbin.CONTAINER.pack(fatbin.CONTAINER_MAGIC, 1, 0, 0) + bytes(16)),
         ("longer than the file", made.container(made.ptx(70))[:-8]),
         ("cut off", fatbin.CONTAINER.pack(fatbin.CONTAINER_MAGIC, 1, 16, 8) + bytes(8)),
         ("shorter than its own header", made.container(bytes(64))),
@@ -108,6 +109,12 @@ def test_a_section_that_is_not_made_of_whole_containers_is_refused(
 def test_a_cubin_of_another_architecture_than_its_entry_says_is_refused(tmp_path: Path) -> None:
     program = made.program(tmp_path / "p", made.image(70, made.cubin(75, QMUL)))
     with pytest.raises(FormatError, match="its entry says sm_70, the cubin itself sm_75"):
+        machine_code(program)
+
+
+def test_a_program_for_another_processor_is_no_cubin(tmp_path: Path) -> None:
+    program = made.program(tmp_path / "p", made.image(70, made.elf({".text.x": b"\x90"})))
+    with pytest.raises(FormatError, match="for another processor"):
         machine_code(program)
 
 

@@ -141,8 +141,10 @@ def kernels(cubin: bytes, architecture: int, where: str) -> list[Kernel]:
     ]
     header = ELF_HEADER.unpack_from(content)
     machine, flags, abi = header[2], header[7], header[0][8]
+    if machine != EM_CUDA:
+        raise _damaged(where, "its entry says cubin, and it is an ELF file for another processor")
     stated = flags >> 8 & 0xFF if abi >= 8 else flags & 0xFF  # CUDA 13 moved it by a byte
-    if machine != EM_CUDA or stated != architecture:
+    if stated != architecture:
         raise _damaged(where, f"its entry says sm_{architecture}, the cubin itself sm_{stated}")
     return found
 
@@ -248,7 +250,7 @@ def _images(content: memoryview, where: str) -> Iterator[Image]:
                 raise _damaged(where, f"{len(content) - place} bytes at its end are no container")
             return
         magic, _, header, length = CONTAINER.unpack_from(content, place)
-        if magic == CONTAINER_MAGIC:
+        if magic == CONTAINER_MAGIC and header >= CONTAINER.size:
             yield from _entries(_cut(content, place + header, length, where), where)
             place += header + length
         elif any(content[place : place + 8]):
