@@ -75,8 +75,8 @@ def edit(checkout: Path, name: str, old: str, new: str) -> None:
 
 EVERY_STAGE_THAT_RUNS_A_PROGRAM = {
     "build_environment converter", "build_environment fp8", "build_environment vllm-v100",
-    "fetch_llama_cpp", "build_llama_cpp", "fetch_model", "convert_gguf", "quantize_gguf Q4_K_M", "quantize_fp8",
-    "benchmark vllm-fp16-tp1", "benchmark llama-q4km",
+    "fetch_llama_cpp", "build_llama_cpp", "prove_cuda", "fetch_model", "convert_gguf", "quantize_gguf Q4_K_M",
+    "quantize_fp8", "benchmark vllm-fp16-tp1", "benchmark llama-q4km",
 }  # fmt: skip
 
 EDITS = {
@@ -86,6 +86,9 @@ EDITS = {
     ),
     "one stage's script": (
         "scripts/quantize_gguf.py", "threads, run.log", "threads + 0, run.log", {"quantize_gguf Q4_K_M"},
+    ),
+    "the reader of machine code": (
+        "scripts/reproquant/toolchain/fatbin.py", "SHT_NOBITS = 8", "SHT_NOBITS = 9", {"prove_cuda"},
     ),
     "a value that one stage reads": ("config.yaml", "rows: 12", "rows: 11", {"quantize_fp8", "report"}),
     "the vLLM lock": (

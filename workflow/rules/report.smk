@@ -2,6 +2,7 @@ rule report:
     input:
         model="results/{study}/model/manifest.json",
         llama_cpp="results/{study}/llama_cpp/build.json",
+        machine_code=MACHINE_CODE,
         inspections=expand(
             "results/{{study}}/gguf/{type}.inspect.json", type=["f16", *STUDY.gguf.quantizations]
         ),
@@ -26,7 +27,7 @@ rule report:
         recipe=recipe("report"),
     shell:
         "python scripts/report.py --study results/{wildcards.study}/study.json --recipe {params.recipe} --log {log}"
-        " --output {output.numbers} --results {input.model} {input.llama_cpp} {input.inspections} {input.fp8}"
+        " --output {output.numbers} --results {input.model} {input.llama_cpp} {input.machine_code} {input.inspections} {input.fp8}"
         " {input.measurements}"
 
 
