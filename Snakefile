@@ -2,6 +2,7 @@ configfile: "config.yaml"
 
 
 include: "workflow/rules/common.smk"
+include: "workflow/rules/doctor.smk"
 include: "workflow/rules/environments.smk"
 include: "workflow/rules/model.smk"
 include: "workflow/rules/llama_cpp.smk"

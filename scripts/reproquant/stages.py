@@ -68,7 +68,7 @@ def _bench_locks(study: Study, subject: str) -> tuple[str, ...]:
     return (study.environments.vllm,) if study.subject(subject).engine == "vllm" else ()
 
 
-def _report(study: Study) -> Any:
+def _whole(study: Study) -> Any:
     return study.dump()
 
 
@@ -77,6 +77,7 @@ REPORT_FILES = tuple(
 )
 
 STAGES = {
+    "doctor": Stage(slice=_whole),
     "build_environment": Stage(
         slice=lambda study, environment: environment, locks=lambda study, environment: (environment,)
     ),
@@ -104,5 +105,5 @@ STAGES = {
         packages=("aiohttp", "psutil"),
         kept="by recipe and machine",
     ),
-    "report": Stage(slice=_report, files=lambda study: REPORT_FILES, packages=("jinja2", "matplotlib")),
+    "report": Stage(slice=_whole, files=lambda study: REPORT_FILES, packages=("jinja2", "matplotlib")),
 }

@@ -104,25 +104,25 @@ EDITS = {
     "a comment in a helper": ("scripts/reproquant/process.py", '"""Outside', '# remark\n"""Outside', {}),
     "a helper of all programs": (
         "scripts/reproquant/process.py", "TAIL_LINES = 12", "TAIL_LINES = 13",
-        {"build_environment": 3, "fetch_llama_cpp": 1, "build_llama_cpp": 1, "fetch_model": 1, "convert_gguf": 1,
+        {"doctor": 1, "build_environment": 3, "fetch_llama_cpp": 1, "build_llama_cpp": 1, "fetch_model": 1, "convert_gguf": 1,
          "quantize_gguf": 1, "inspect_gguf": 2, "quantize_fp8": 1, "benchmark": 3, "report": 1, "seal": 1},
     ),
     "the vLLM lock": ("envs/vllm-cpu.lock", "", "# bump\n", {"build_environment": 1, "benchmark": 2, "report": 1, "seal": 1}),
     "the vLLM flags": (
         "workflow/studies/tiny.yaml", "max_model_len: 512", "max_model_len: 256",
-        {"benchmark": 2, "report": 1, "seal": 1},
+        {"doctor": 1, "benchmark": 2, "report": 1, "seal": 1},
     ),
     "the calibration": (
         "workflow/studies/tiny.yaml", "rows: 4", "rows: 3",
-        {"quantize_fp8": 1, "benchmark": 1, "report": 1, "seal": 1},
+        {"doctor": 1, "quantize_fp8": 1, "benchmark": 1, "report": 1, "seal": 1},
     ),
     "one subject's arguments": (
         "workflow/studies/tiny.yaml", "artifact: Q4_K_M}", 'artifact: Q4_K_M, arguments: ["--no-mmap"]}',
-        {"benchmark": 1, "report": 1, "seal": 1},
+        {"doctor": 1, "benchmark": 1, "report": 1, "seal": 1},
     ),
     "a new quantization": (
         "workflow/studies/tiny.yaml", "environments:\n", "gguf: {quantizations: [Q4_K_M, Q8_0]}\n\nenvironments:\n",
-        {"quantize_gguf": 1, "inspect_gguf": 1, "report": 1, "seal": 1},
+        {"doctor": 1, "quantize_gguf": 1, "inspect_gguf": 1, "report": 1, "seal": 1},
     ),
 }  # fmt: skip
 

@@ -1,4 +1,6 @@
 rule build_environment:
+    input:
+        doctor=PERMISSION,
     output:
         environment="results/{study}/environments/{environment}.json",
         record="results/{study}/environments/{environment}.json.prov.json",

@@ -1,4 +1,6 @@
 rule fetch_llama_cpp:
+    input:
+        doctor=PERMISSION,
     output:
         source="results/{study}/llama_cpp/source.json",
         record="results/{study}/llama_cpp/source.json.prov.json",

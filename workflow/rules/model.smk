@@ -1,6 +1,7 @@
 rule fetch_model:
     input:
         unpack(model_inputs),
+        doctor=PERMISSION,
     output:
         manifest="results/{study}/model/manifest.json",
         record="results/{study}/model/manifest.json.prov.json",

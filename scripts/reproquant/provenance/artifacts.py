@@ -45,6 +45,7 @@ def artifacts(study: Study) -> tuple[Artifact, ...]:
     source, build, model = "llama_cpp/source.json", "llama_cpp/build.json", "model/manifest.json"
     converter, fp8 = _environment(study.environments.converter), _environment(study.environments.fp8)
     return (
+        Artifact("doctor", (), {"output": "doctor.json"}),
         *(
             Artifact("build_environment", (), {"output": _environment(name)}, {"environment": name})
             for name in _environments(study)
