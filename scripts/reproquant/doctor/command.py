@@ -6,8 +6,9 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, Annotated
 
+import typer
 from rich.console import Console
 from rich.table import Table
 
@@ -18,16 +19,22 @@ from reproquant.study import Study
 COLOURS = {"ok": "green", "unknown": "dim", "warning": "yellow", "impossible": "bold red"}
 
 
-def doctor(studies: Sequence[Path], as_json: bool) -> bool:
-    """Examine this machine for the study of these files; print what was found; whether it is possible."""
-    study = Study.of_files(studies)
+def doctor(
+    studies: Annotated[
+        list[Path] | None, typer.Argument(help="study files, laid over config.yaml in this order")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="JSON for programs instead of text")] = False,
+) -> None:
+    """Say what this machine lacks for a study, and what to do: exit 0 possible, 2 impossible."""
+    study = Study.of_files(studies or [])
     reading = read(study, Path("results") / study.name)
     checks = examine(study, reading)
     if as_json:
         print(json.dumps(as_data(study, checks, reading), indent=1, ensure_ascii=False))
     else:
         show(checks, sys.stdout)
-    return all(check.verdict != "impossible" for check in checks)
+    if any(check.verdict == "impossible" for check in checks):
+        raise typer.Exit(2)
 
 
 def show(checks: Sequence[Check], file: IO[str]) -> None:

@@ -63,7 +63,7 @@ def _tree(found: Links) -> Check:
             "unknown",
             f"{joined}; an IOMMU is on, and only root may read ACS",
             "no ACS redirection between the cards",
-            "sudo lspci -vvv | grep ACSCtl: ReqRedir+ sends traffic between cards through the root; turn it off",
+            "sudo lspci -vvv | grep ACSCtl: ReqRedir+ sends the cards' traffic through the root; turn it off",
         )
     redirecting = found.redirecting or ()
     return check(

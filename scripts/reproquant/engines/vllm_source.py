@@ -81,7 +81,8 @@ def contradictions(source: VllmSource) -> list[str]:
 
 def _texts(where: Path) -> Iterator[tuple[str, str]]:
     if where.is_dir():
-        wanted = [*where.glob("vllm/config*"), where / "vllm/model_executor"]
+        executor = where / "vllm/model_executor"
+        wanted = [*where.glob("vllm/config*"), executor / "model_loader", executor / "layers/quantization"]
         paths = [file for path in wanted for file in ([path] if path.is_file() else path.rglob("*.py"))]
         for path in [*paths, *where.glob("vllm*.dist-info/METADATA")]:
             name = path.relative_to(where).as_posix()
