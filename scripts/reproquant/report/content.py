@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from reproquant.report.answer import Sentence, answer, concurrencies, context, workload
 from reproquant.report.artifacts import Artifact, artifacts
+from reproquant.report.claims import ClaimsSection, read_claims
 from reproquant.report.facts import Fact, facts
 from reproquant.report.numbers import Number, Numbers
 from reproquant.report.subjects import Subject, read_subjects
@@ -32,6 +33,7 @@ class Content:
     concurrencies: tuple[Number, ...]
     subjects: tuple[Subject, ...]
     artifacts: tuple[Artifact, ...]
+    claims: ClaimsSection
     environment: tuple[Group, ...]
     numbers: Numbers
 
@@ -39,6 +41,7 @@ class Content:
 def read_content(numbers: Numbers, study: Study) -> Content:
     """The content of a study's report; raises FormatError for a result that is missing or malformed."""
     subjects = read_subjects(numbers, study)
+    made = artifacts(numbers, study)
     return Content(
         study=study.name,
         model=study.model.name,
@@ -47,7 +50,8 @@ def read_content(numbers: Numbers, study: Study) -> Content:
         workload=workload(numbers),
         concurrencies=concurrencies(numbers, study),
         subjects=subjects,
-        artifacts=artifacts(numbers, study),
+        artifacts=made,
+        claims=read_claims(numbers, study, subjects, made),
         environment=tuple(group for group in _environment(numbers, study, subjects) if group.facts),
         numbers=numbers,
     )
