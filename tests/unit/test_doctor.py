@@ -5,6 +5,8 @@ The GPUs are replayed (see replays/): no V100 was at hand.
 
 from __future__ import annotations
 
+import json
+import os
 import struct
 import time
 from collections.abc import Callable
@@ -14,8 +16,10 @@ from typing import Any
 
 import pytest
 import yaml
+from typer.testing import CliRunner
 
 from nvml_replay import play
+from reproquant.cli import app
 from reproquant.doctor import Impossible, Reading, as_data, examine, insist, read
 from reproquant.doctor.engines import moves
 from reproquant.doctor.reading import Host, Source, within
@@ -25,6 +29,7 @@ from reproquant.errors import ToolError
 from reproquant.files import repository
 from reproquant.machine.condition import conditions, nvidia_driver
 from reproquant.machine.gpu import gpus
+from reproquant.machine.host import in_container, under_wsl
 from reproquant.machine.links import links, redirecting
 from reproquant.study import Study, laid_over
 from reproquant.toolchain.cmake import Cuda, find_cuda
@@ -45,8 +50,14 @@ Nvml = dict[str, Any]
 
 
 def study(**over: Any) -> Study:
-    """config.yaml with something laid over it."""
-    return Study.resolve(laid_over(yaml.safe_load((repository() / "config.yaml").read_text()), over))
+    """config.yaml with something laid over it; another vLLM as if its lock had been made, too."""
+    vllm = dict(over.pop("vllm", {}))
+    version = vllm.pop("version", None)
+    config = yaml.safe_load((repository() / "config.yaml").read_text())
+    chosen = Study.resolve(laid_over(config, {**over, "vllm": vllm}))
+    if version is None:
+        return chosen
+    return chosen.model_copy(update={"vllm": chosen.vllm.model_copy(update={"version": version})})
 
 
 def embedded() -> Study:
@@ -368,3 +379,41 @@ def test_a_question_without_an_answer_is_given_up() -> None:
     started = time.monotonic()
     assert within(0.05, lambda: time.sleep(1)) is None
     assert time.monotonic() - started < 0.5
+
+
+def test_the_command_prints_a_table_with_remedies_and_exits_2_for_the_impossible(tmp_path: Path) -> None:
+    over = tmp_path / "gone.yaml"
+    over.write_text("model: {source: local, local: {path: /nowhere, licence: none}}\n")
+    base = repository() / "workflow/studies/embedded.yaml"
+    fine = CliRunner().invoke(app, ["doctor", str(base), "--json"])
+    assert fine.exit_code == 0
+    data = json.loads(fine.stdout)
+    assert data["possible"] is True
+    assert {"name", "verdict", "found", "needed", "remedy"} == data["checks"][0].keys()
+    gone = CliRunner().invoke(app, ["doctor", str(base), str(over)])
+    assert gone.exit_code == 2
+    assert "there is no directory /nowhere" in gone.stdout and "do: correct model.local.path" in gone.stdout
+
+
+def test_a_study_file_that_isnt_there_is_one_error(tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["doctor", str(tmp_path / "no.yaml")])
+    assert done.exit_code == 2
+    assert "no.yaml" in done.stderr and "Traceback" not in done.output
+
+
+def test_files_are_laid_over_each_other_as_snakemake_does(tmp_path: Path) -> None:
+    over = tmp_path / "over.yaml"
+    over.write_text("benchmark: {rounds: 7, concurrencies: [2]}\n")
+    chosen = Study.of_files([repository() / "workflow/studies/embedded.yaml", over])
+    assert (chosen.benchmark.rounds, chosen.benchmark.concurrencies) == (7, (2,))
+    assert chosen.benchmark.output_tokens == embedded().benchmark.output_tokens
+
+
+def test_windows_and_containers_are_told_by_their_marks(tmp_path: Path) -> None:
+    release = tmp_path / "osrelease"
+    release.write_text("5.15.153.1-microsoft-standard-WSL2\n")
+    assert under_wsl(release) is True
+    release.write_text("6.1.0-13-amd64\n")
+    assert under_wsl(release) is False
+    assert in_container([tmp_path / "none"]) is ("APPTAINER_CONTAINER" in os.environ)
+    assert in_container([release]) is True
