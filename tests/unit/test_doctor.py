@@ -133,6 +133,9 @@ SITUATIONS = {
         both(every("nvmlDeviceGetName", "Tesla V100-SXM2-16GB"), every("nvmlDeviceGetMemoryInfo", {"total": 16_945_512_448})),
         warns={"GPU model"}, impossible={"GPU memory"}, expected=WORKS,
     ),
+    "an NVSwitch between the cards": Situation(
+        both(every("nvmlDeviceGetNvLinkRemotePciInfo", None), every("nvmlDeviceGetNvLinkRemoteDeviceType", {"0": 2})),
+    ),
     "NVLink is off": Situation(NO_LINKS, warns={"NVLink"}),
     "NVLink is off and so is peer access": Situation(both(NO_LINKS, NO_PEERS), warns={"NVLink", "peer access"}),
     "PCIe cards whose ACS redirects": Situation(

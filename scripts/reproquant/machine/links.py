@@ -8,6 +8,7 @@ request up to the root, and an IOMMU can refuse it there.
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
@@ -70,7 +71,7 @@ def links(pci: Path = PCI, iommu: Path = IOMMU) -> Links:
     return Links(pairs, counts, redirecting(buses, pci), iommu.is_dir() and any(iommu.iterdir()))
 
 
-def redirecting(buses: list[str], pci: Path = PCI) -> tuple[str, ...] | None:
+def redirecting(buses: Sequence[str | bytes], pci: Path = PCI) -> tuple[str, ...] | None:
     """The bridges above these PCI addresses whose ACS redirects peer requests; None if they can't be read.
 
     The kernel shows the extended configuration space, where ACS stands, to root only.
@@ -98,21 +99,26 @@ def nvidia_cards(pci: Path = PCI) -> int:
     return count
 
 
-def _pair(handles: list[Any], first: int, second: int, buses: list[str]) -> Pair:
+def _pair(handles: list[Any], first: int, second: int, buses: Sequence[str | bytes]) -> Pair:
     a, b = handles[first], handles[second]
     answers = [asked("nvmlDeviceGetP2PStatus", a, b, kind) for kind in (PEER_READ, PEER_WRITE)]
     peers = None if None in answers else all(answer == pynvml.NVML_P2P_STATUS_OK for answer in answers)
-    remotes = [asked("nvmlDeviceGetNvLinkRemotePciInfo", a, link) for link in _active(a)]
     level = asked("nvmlDeviceGetTopologyCommonAncestor", a, b)
     return Pair(
         first,
         second,
-        nvlinks=sum(
-            remote is not None and _address(remote.busId) == _address(buses[second]) for remote in remotes
-        ),
+        nvlinks=sum(_leads_to(a, link, buses[second]) for link in _active(a)),
         peer_access=peers,
         joined_by=TREE.get(level),
     )
+
+
+def _leads_to(handle: Any, link: int, bus: str | bytes) -> bool:
+    """Whether an NVLink ends at that GPU, or at a switch, through which it reaches every GPU."""
+    kind = asked("nvmlDeviceGetNvLinkRemoteDeviceType", handle, link)
+    remote = asked("nvmlDeviceGetNvLinkRemotePciInfo", handle, link)
+    at_switch = kind == pynvml.NVML_NVLINK_DEVICE_TYPE_SWITCH
+    return at_switch or (remote is not None and _address(remote.busId) == _address(bus))
 
 
 def _counts(handle: Any) -> tuple[int, int]:
