@@ -158,6 +158,7 @@ def test_a_refusal_stands_in_the_engines_own_words_with_what_was_expected(built:
         text = (built / name).read_text()
         assert REFUSAL in text
         assert "expected it to be unsupported, and it was." in text
+        assert "compatibility table has it as refused: The CPU build has no kernel" in text
 
 
 @pytest.mark.parametrize("status", ["rejected", "unstable"])

@@ -75,7 +75,6 @@ def vllm(study: Study, reading: Reading) -> Iterator[Check]:
 
 def _expected(study: Study, name: str, row: Row) -> Check:
     title = f"vLLM {study.vllm.version}, {name}"
-    known = "; ".join(sorted({item.kind for item in row.evidence})) or "nothing"
     verdicts: dict[str, Verdict] = {"works": "ok", "unknown": "unknown"}
     verdict = verdicts.get(row.verdict, "warning")
     needed = "a version that works on this machine"
@@ -88,7 +87,7 @@ def _expected(study: Study, name: str, row: Row) -> Check:
     return Check(
         title,
         verdict,
-        f"{row.verdict}: {row.why} (known from: {known})",
+        f"{row.verdict}: {row.why} (known from: {row.known_from})",
         needed,
         remedy.get(row.verdict, "") if verdict == "warning" else "",
     )

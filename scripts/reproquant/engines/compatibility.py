@@ -59,6 +59,11 @@ class Row(Part):
             raise ValueError("a refusal has words, and nothing else has")
         return self
 
+    @property
+    def known_from(self) -> str:
+        """The kinds of evidence, in words."""
+        return "; ".join(sorted({item.kind for item in self.evidence})) or "nothing"
+
     def covers(self, version: str, capability: str, quantization: str) -> bool:
         """Whether the row speaks about this vLLM on this GPU ("7.0", or "cpu") with this quantization."""
         if CPU in (self.capability, capability):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from reproquant.engines.compatibility import expectations
 from reproquant.report.answer import Sentence, answer, concurrencies, context, workload
 from reproquant.report.artifacts import Artifact, artifacts
 from reproquant.report.claims import ClaimsSection, read_claims
@@ -32,6 +33,7 @@ class Content:
     workload: Sentence
     concurrencies: tuple[Number, ...]
     subjects: tuple[Subject, ...]
+    expected: dict[str, str]
     artifacts: tuple[Artifact, ...]
     claims: ClaimsSection
     environment: tuple[Group, ...]
@@ -50,6 +52,10 @@ def read_content(numbers: Numbers, study: Study) -> Content:
         workload=workload(numbers),
         concurrencies=concurrencies(numbers, study),
         subjects=subjects,
+        expected={
+            name: f"The compatibility table has it as {row.verdict}: {row.why} (From: {row.known_from}.)"
+            for name, row in expectations(study).items()
+        },
         artifacts=made,
         claims=read_claims(numbers, study, subjects, made),
         environment=tuple(group for group in _environment(numbers, study, subjects) if group.facts),
