@@ -76,6 +76,12 @@ REPORT_FILES = tuple(
     f"workflow/report/{name}" for name in ("index.html.j2", "report.md.j2", "style.css", "page.js")
 )
 
+CLAIMS_FILES = (
+    "workflow/claims/v100-article.yaml",
+    "workflow/report/claims.html.j2",
+    "workflow/report/claims.md.j2",
+)
+
 STAGES = {
     "build_environment": Stage(
         slice=lambda study, environment: environment, locks=lambda study, environment: (environment,)
@@ -105,5 +111,7 @@ STAGES = {
         packages=("aiohttp", "psutil"),
         kept="by recipe and machine",
     ),
-    "report": Stage(slice=_report, files=lambda study: REPORT_FILES, packages=("jinja2", "matplotlib")),
+    "report": Stage(
+        slice=_report, files=lambda study: (*REPORT_FILES, *CLAIMS_FILES), packages=("jinja2", "matplotlib")
+    ),
 }

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -250,6 +251,14 @@ class Study(Section):
         return cls.resolve(read_json(path), str(path))
 
     @classmethod
+    def of_files(cls, files: Sequence[Path]) -> Study:
+        """Lay study files over config.yaml as Snakemake's ``--configfile`` does, and resolve the result."""
+        config: dict[str, Any] = read_yaml(repository() / "config.yaml")
+        for file in files:
+            config = laid_over(config, read_yaml(file))
+        return cls.resolve(config, ", ".join(map(str, files)) or "config.yaml")
+
+    @classmethod
     def resolve(cls, config: dict[str, Any], where: str = "config") -> Study:
         """Validate a merged configuration and drop the sections it doesn't pick.
 
@@ -400,6 +409,17 @@ def _vllm_is_the_locked_one(study: Study, where: str) -> None:
 def lock_path(environment: str) -> Path:
     """The lock file of an environment's name."""
     return repository() / "envs" / f"{environment}.lock"
+
+
+def laid_over(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    """Mappings merge key by key; anything else of ``over``, lists too, replaces what ``base`` has."""
+    merged = {
+        key: laid_over(base[key], value)
+        if isinstance(value, dict) and isinstance(base.get(key), dict)
+        else value
+        for key, value in over.items()
+    }
+    return {**base, **merged}
 
 
 def read_yaml(path: Path) -> Any:

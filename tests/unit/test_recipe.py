@@ -94,15 +94,20 @@ EDITS = {
     "the vLLM lock": (
         "envs/vllm-v100.lock", "", "# bump\n", {"build_environment vllm-v100", "benchmark vllm-fp16-tp1"},
     ),
-    "the vLLM flags": ("config.yaml", "max_model_len: 8192", "max_model_len: 4096", {"benchmark vllm-fp16-tp1", "report"}),
+    "the vLLM flags": (
+        "config.yaml", "max_model_len: 8192", "max_model_len: 4096",
+        {"benchmark vllm-fp16-tp1", "report"},
+    ),
     "the prompt": ("workflow/data/prompt_zh.txt", "", "又", {"benchmark vllm-fp16-tp1", "benchmark llama-q4km"}),
     "the calibration text": ("workflow/data/calibration.txt", "", "x", {"quantize_fp8"}),
     "llama.cpp's commit": (
-        "config.yaml", "commit: 0c1e5709", "commit: 1c1e5709", {"fetch_llama_cpp", "build_llama_cpp", "report"},
+        "config.yaml", "commit: 0c1e5709", "commit: 1c1e5709",
+        {"fetch_llama_cpp", "build_llama_cpp", "report"},
     ),
     "the model's revision": ("config.yaml", "revision: a09a", "revision: b09a", {"fetch_model", "report"}),
     "a number of GPUs": (
-        "config.yaml", "artifact: Q4_K_M, gpus: 1", "artifact: Q4_K_M, gpus: 2", {"benchmark llama-q4km", "report"},
+        "config.yaml", "artifact: Q4_K_M, gpus: 1", "artifact: Q4_K_M, gpus: 2",
+        {"benchmark llama-q4km", "report"},
     ),
     "a style sheet": ("workflow/report/style.css", "", "/* */", {"report"}),
     "the key order": ("config.yaml", "  prompt_tokens: 512\n  output_tokens: 128\n",

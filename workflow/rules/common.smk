@@ -92,3 +92,8 @@ localrules:
 
 onstart:
     write_json(Path(f"results/{STUDY.name}/study.json"), STUDY.dump())
+    if workflow.local_exec:  # a cluster's login node says nothing about its GPUs
+        shell(
+            f"python scripts/doctor.py --study results/{STUDY.name}/study.json"
+            f" --output results/{STUDY.name}/doctor.json"
+        )

@@ -13,6 +13,7 @@ rule report:
     output:
         html="results/{study}/report/index.html",
         markdown="results/{study}/report/report.md",
+        claims="results/{study}/report/claims.json",
         numbers="results/{study}/report/report.json",
         record="results/{study}/report/report.json.prov.json",
     log:

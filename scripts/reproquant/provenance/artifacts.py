@@ -140,6 +140,7 @@ def _report(study: Study, types: tuple[str, ...]) -> Artifact:
         {
             "html": "report/index.html",
             "markdown": "report/report.md",
+            "claims": "report/claims.json",
             "output": "report/report.json",
         },
     )
