@@ -101,6 +101,17 @@ def test_vllm_gets_the_studys_settings_then_the_subjects(tmp_path: Path) -> None
     assert command[-3:] == ("--enforce-eager", "--seed", "1")
 
 
+@pytest.mark.parametrize(
+    ("version", "told"), [("0.9.2", False), ("0.26.1", False), ("0.27.0", True), ("0.32.0", True)]
+)
+def test_vllm_is_asked_for_a_requests_own_times_where_its_version_knows_them(
+    version: str, told: bool, tmp_path: Path
+) -> None:
+    command = vllm(tmp_path, version=version).plan(subject("vllm")).command
+    assert ("--enable-per-request-metrics" in command) is told
+    assert "--enable-prompt-tokens-details" in command
+
+
 def test_vllm_runs_offline_with_the_studys_variables(tmp_path: Path) -> None:
     variables = vllm(tmp_path).plan(subject("vllm")).environment_variables
     assert variables["HF_HUB_OFFLINE"] == "1" and variables["VLLM_USE_V1"] == "0"

@@ -48,14 +48,14 @@ class Dialect:
 
     ``text_key`` and ``special_key`` name /tokenize's text and its switch for
     special tokens; ``completion`` is laid over the body of /v1/completions;
-    ``cache_counters`` are the names in /metrics that count prompt tokens taken
-    from a cache, of which a server has at most one.
+    ``counters`` gives for each of ``bench.counters.Counters``' fields the names
+    that it has in /metrics, of which a server has at most one.
     """
 
     text_key: str
     special_key: str
     completion: Mapping[str, Any] = field(default_factory=dict)
-    cache_counters: tuple[str, ...] = ()
+    counters: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

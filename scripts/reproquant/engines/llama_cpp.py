@@ -22,7 +22,13 @@ class LlamaServer(Engine):
     dialect = Dialect(
         text_key="content",
         special_key="add_special",
-        completion={"cache_prompt": False, "top_k": 1, "repeat_penalty": 1.0},
+        completion={
+            "cache_prompt": False,
+            "top_k": 1,
+            "repeat_penalty": 1.0,
+            "timings_per_token": True,
+        },
+        counters={"output_tokens": ("llamacpp:tokens_predicted_total",)},
     )
 
     def __init__(self, build: Build, gguf: Path, benchmark: Benchmark, threads: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from reproquant.study import Benchmark, Subject, Vllm
 from reproquant.toolchain.python_env import PythonEnv
 
 CACHE_OFF = "--no-enable-prefix-caching"
+TIMES_SINCE = (0, 27)
 QUIET = {
     "HF_HUB_OFFLINE": "1",
     "TRANSFORMERS_OFFLINE": "1",
@@ -30,12 +32,17 @@ class VllmServer(Engine):
     dialect = Dialect(
         text_key="prompt",
         special_key="add_special_tokens",
-        completion={"repetition_penalty": 1.0, "top_p": 1.0},
-        cache_counters=(
-            "vllm:prefix_cache_hits_total",
-            "vllm:gpu_prefix_cache_hits_total",
-            "vllm:gpu_prefix_cache_hit_rate",
-        ),
+        completion={"repetition_penalty": 1.0, "top_p": 1.0, "return_token_ids": True},
+        counters={
+            "cached_tokens": (
+                "vllm:prefix_cache_hits_total",
+                "vllm:gpu_prefix_cache_hits_total",
+                "vllm:gpu_prefix_cache_hit_rate",
+            ),
+            "output_tokens": ("vllm:generation_tokens_total",),
+            "prefill_s": ("vllm:request_prefill_time_seconds_sum",),
+            "decode_s": ("vllm:request_decode_time_seconds_sum",),
+        },
     )
 
     def __init__(
@@ -81,7 +88,8 @@ class VllmServer(Engine):
             ),
             *("--served-model-name", subject.name, "--host", LOOPBACK, "--port", PORT),
             *("--dtype", self._settings.dtype, "--max-model-len", str(self._settings.max_model_len)),
-            *("--generation-config", "vllm", CACHE_OFF),
+            *("--generation-config", "vllm", CACHE_OFF, "--enable-prompt-tokens-details"),
+            *(("--enable-per-request-metrics",) if self._tells_times() else ()),
             *(("-tp", str(subject.gpus)) if subject.gpus else ()),
             *self._settings.arguments,
             *subject.arguments,
@@ -92,3 +100,8 @@ class VllmServer(Engine):
             **dict(text.split("=", 1) for text in self._settings.environment_variables),
         }
         return Plan(command, variables, (CACHE_OFF,))
+
+    def _tells_times(self) -> bool:
+        """Whether this version tells a request's times in its answer; others have sums in /metrics."""
+        numbers = tuple(int(part) for part in re.findall(r"\d+", self._settings.version))
+        return numbers >= TIMES_SINCE
