@@ -35,6 +35,19 @@ def test_a_subject_is_measured_with_exact_counts_and_no_cache_hit(subject: str, 
         assert request["error"] is None
     for level in data["levels"]:
         assert level["decode_tok_per_s"]["median"] > 0
+        assert level["prefill_from"] == "server"
+
+
+@pytest.mark.parametrize("subject", ["llama-q4km", "vllm-bf16"])
+def test_the_server_confirms_the_clients_figures(subject: str, tiny: Checkout) -> None:
+    data = measurement(tiny, subject)
+    pairs = {(check["what"], check["concurrency"]): check for check in data["checks"]}
+    for concurrency in (1, 2):
+        tokens = pairs["output tokens", concurrency]
+        assert tokens["left"] == tokens["right"] == 3 * concurrency * 16
+        assert ("decode", concurrency) in pairs
+    assert pairs["first token and prefill", 1]["difference"] > 0
+    assert all(request["server"]["mean_of"] == 1 for request in data["requests"])
 
 
 def test_every_prompt_of_a_subject_is_different_from_its_first_token_on(tiny: Checkout) -> None:
