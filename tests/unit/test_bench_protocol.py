@@ -12,8 +12,11 @@ from mock_engine import ITL_MS, TTFT_MS, WIDE, MockEngine, benchmark, subject
 from reproquant.bench import session
 from reproquant.bench.measurement import Measurement
 from reproquant.bench.protocol import measure
-from reproquant.errors import StudyError
+from reproquant.engines.base import Plan
+from reproquant.engines.native import NativeRun
+from reproquant.errors import StudyError, ToolError
 from reproquant.machine import host
+from reproquant.study import Subject
 
 E1 = (
     "ValueError: The quantization method fp8 is not supported for the current GPU. "
@@ -149,3 +152,37 @@ def test_nothing_listens_any_more_after_a_measurement(prompt: Path) -> None:
 def test_one_output_token_is_refused_because_it_has_no_decode_step(prompt: Path) -> None:
     with pytest.raises(StudyError, match="no decode step"):
         run("steady", prompt, output_tokens=1)
+
+
+class WithTool(MockEngine):
+    """A mock engine whose own tool gives these tokens a second, or fails."""
+
+    def __init__(self, decode: float | None) -> None:
+        super().__init__()
+        self._decode = decode
+
+    def native(self, plan: Plan, subject: Subject, log: Path) -> NativeRun:
+        assert self.process_group is None, "the server still runs"
+        if self._decode is None:
+            raise ToolError("a tool", "it has no memory", "buy some")
+        return NativeRun("a tool", (("a", "tool"),), (500.0,), (self._decode, self._decode))
+
+
+@pytest.mark.parametrize(("factor", "status"), [(1.0, "ok"), (3.0, "rejected")])
+def test_the_engines_own_tool_confirms_the_decode_or_rejects_it(
+    factor: float, status: str, prompt: Path
+) -> None:
+    wide = WIDE.model_copy(update={"decode_native_percent": 50, "decode_native_flag_percent": 50})
+    result = run("steady", prompt, WithTool(factor * 1000 / ITL_MS), limits=wide)
+    assert (result.status, result.native and result.native.tool) == (status, "a tool"), result.reasons
+    assert [check.verdict for check in result.checks if check.right_of == "a tool"] == [status]
+
+
+def test_a_tool_that_fails_is_a_doubt(prompt: Path) -> None:
+    result = run("steady", prompt, WithTool(None))
+    assert (result.status, result.native) == ("flagged", None)
+    assert "gave no figures: it has no memory" in result.reasons[0]
+
+
+def test_the_tool_is_left_alone_where_the_study_wants_none(prompt: Path) -> None:
+    assert run("steady", prompt, WithTool(None), native_repetitions=0).status == "ok"

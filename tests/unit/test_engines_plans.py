@@ -22,7 +22,9 @@ def llama(tmp_path: Path) -> LlamaServer:
     server = tmp_path / "bin" / "llama-server"
     server.parent.mkdir()
     server.write_bytes(b"a program")
-    facts = {"commit": "c" * 40, "binaries": {"llama-server": {"sha256": sha256_file(server)}}}
+    (bench := server.with_name("llama-bench")).write_bytes(b"another program")
+    digests = {path.name: {"sha256": sha256_file(path)} for path in (server, bench)}
+    facts = {"commit": "c" * 40, "binaries": digests}
     gguf = tmp_path / "Q4_K_M.gguf"
     gguf.write_bytes(b"12345")
     sizes = {"prompt_tokens": 512, "output_tokens": 128, "concurrencies": (1, 4)}

@@ -36,7 +36,7 @@ def _written_down(
     engine: Engine, plan: Plan, subject: Subject, benchmark: Benchmark, session: Session
 ) -> Measurement:
     found = levels(session.requests)
-    checks = cross_checks(found, session.requests, session.rounds, None, benchmark.limits)
+    checks = cross_checks(found, session.requests, session.rounds, session.native, benchmark.limits)
     status, reasons = judge(
         session.requests,
         found,
@@ -81,6 +81,7 @@ def _written_down(
         requests=session.requests,
         rounds=session.rounds,
         levels=found,
+        native=session.native,
         checks=checks,
     )
 

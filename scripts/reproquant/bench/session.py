@@ -13,7 +13,7 @@ from pathlib import Path
 from reproquant.bench.checks import unsteady_reasons
 from reproquant.bench.client import Client, Reply
 from reproquant.bench.counters import Counters
-from reproquant.bench.measurement import Request, Round, ServerTimes
+from reproquant.bench.measurement import Native, Request, Round, ServerTimes
 from reproquant.bench.statistics import levels, spread, summarize
 from reproquant.bench.workload import Prompts, digest_of_ids
 from reproquant.engines.base import Endpoint, Engine, Plan
@@ -46,6 +46,7 @@ class Session:
     hits: float | None = None
     peak_rss_bytes: int | None = None
     doubts: list[str] = field(default_factory=list)
+    native: Native | None = None
     failure: Unsupported | ToolError | None = None
 
     @property
@@ -55,7 +56,7 @@ class Session:
 
 
 def run(engine: Engine, plan: Plan, subject: Subject, benchmark: Benchmark, log: Path) -> Session:
-    """Every launch, one after the other; what goes wrong with the server stands in the session.
+    """Every launch, one after the other, then the engine's own tool; what goes wrong stands in the session.
 
     Round n belongs to launch n * launches // rounds; the order of the
     concurrencies in it is drawn with the seed. If the planned rounds are
@@ -67,10 +68,31 @@ def run(engine: Engine, plan: Plan, subject: Subject, benchmark: Benchmark, log:
         for launch in range(benchmark.launches):
             _serve(engine, plan, launch, course, log)
             if session.broken:
-                break
+                return session
     except (Unsupported, ToolError) as failure:
         session.failure = failure
+        return session
+    if benchmark.native_repetitions:
+        _ask_native_tool(engine, plan, subject, log, session)
     return session
+
+
+def _ask_native_tool(engine: Engine, plan: Plan, subject: Subject, log: Path, session: Session) -> None:
+    """The engine's own tool on the same workload; a doubt if it gives nothing."""
+    try:
+        found = engine.native(plan, subject, log)
+    except ToolError as error:
+        session.doubts.append(
+            f"The engine's own benchmark tool gave no figures: {error.reason.splitlines()[0]}."
+        )
+        return
+    if found:
+        session.native = Native(
+            tool=found.tool,
+            commands=[host.without_private_paths(command) for command in found.commands],
+            prefill_tok_per_s=summarize(found.prefill_tok_per_s),
+            decode_tok_per_s=summarize(found.decode_tok_per_s),
+        )
 
 
 def _serve(engine: Engine, plan: Plan, launch: int, course: _Course, log: Path) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+from reproquant.engines.native import NativeRun
 from reproquant.engines.refusals import Unsupported, classify, last_words
 from reproquant.engines.warden import Warden
 from reproquant.errors import ToolError
@@ -98,6 +99,14 @@ class Engine(ABC):
     @abstractmethod
     def plan(self, subject: Subject) -> Plan:
         """The exact command line and environment variables for a subject; starts nothing."""
+
+    def native(self, plan: Plan, subject: Subject, log: Path) -> NativeRun | None:
+        """The study's workload by the engine's own benchmark tool, while no server of it runs.
+
+        None if the engine has none. Raises ToolError if the tool can't be told
+        what the subject is, or fails.
+        """
+        return None
 
     def launch(self, plan: Plan, log: Path) -> Endpoint:
         """Start the server on a free loopback port and wait until /health answers 200.

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+import tempfile
 from pathlib import Path
 from typing import Any
 
+from reproquant import process
 from reproquant.engines.base import LOOPBACK, PORT, Dialect, Engine, Plan
+from reproquant.engines.native import NativeRun, speeds_of_vllm_bench
 from reproquant.errors import StudyError
 from reproquant.machine.gpu import visible_devices
 from reproquant.study import Benchmark, Subject, Vllm
@@ -14,6 +17,7 @@ from reproquant.toolchain.python_env import PythonEnv
 
 CACHE_OFF = "--no-enable-prefix-caching"
 TIMES_SINCE = (0, 27)
+NATIVE_WARMUP = "2"
 QUIET = {
     "HF_HUB_OFFLINE": "1",
     "TRANSFORMERS_OFFLINE": "1",
@@ -87,12 +91,9 @@ class VllmServer(Engine):
                 str(self._checkpoint),
             ),
             *("--served-model-name", subject.name, "--host", LOOPBACK, "--port", PORT),
-            *("--dtype", self._settings.dtype, "--max-model-len", str(self._settings.max_model_len)),
-            *("--generation-config", "vllm", CACHE_OFF, "--enable-prompt-tokens-details"),
+            *("--generation-config", "vllm", "--enable-prompt-tokens-details"),
             *(("--enable-per-request-metrics",) if self._tells_times() else ()),
-            *(("-tp", str(subject.gpus)) if subject.gpus else ()),
-            *self._settings.arguments,
-            *subject.arguments,
+            *self._engine_arguments(subject),
         )
         variables = {
             "CUDA_VISIBLE_DEVICES": visible_devices(subject.gpus),
@@ -100,6 +101,42 @@ class VllmServer(Engine):
             **dict(text.split("=", 1) for text in self._settings.environment_variables),
         }
         return Plan(command, variables, (CACHE_OFF,))
+
+    def native(self, plan: Plan, subject: Subject, log: Path) -> NativeRun:
+        """``vllm bench latency`` for one output token and for all, with the server's engine arguments.
+
+        Its prompts are random ids, and it serves one request at a time.
+        """
+        benchmark = self._benchmark
+        with tempfile.TemporaryDirectory() as folder:
+            results = [Path(folder) / f"{count}.json" for count in (1, benchmark.output_tokens)]
+            commands = [
+                (
+                    *(str(self._environment.python), "-m", "vllm.entrypoints.cli.main", "bench", "latency"),
+                    *("--model", str(self._checkpoint), "--batch-size", "1"),
+                    *("--input-len", str(benchmark.prompt_tokens), "--output-len", result.stem),
+                    *("--num-iters", str(benchmark.native_repetitions), "--num-iters-warmup", NATIVE_WARMUP),
+                    *("--output-json", str(result)),
+                    *self._engine_arguments(subject),
+                )
+                for result in results
+            ]
+            for command in commands:
+                process.run(command, log, plan.environment_variables)
+            speeds = speeds_of_vllm_bench(
+                results[0], results[1], benchmark.prompt_tokens, benchmark.output_tokens
+            )
+        return NativeRun("vllm bench latency", tuple(commands), *speeds)
+
+    def _engine_arguments(self, subject: Subject) -> tuple[str, ...]:
+        """What decides how fast the engine is, alike for its server and its own tool."""
+        return (
+            *("--dtype", self._settings.dtype, "--max-model-len", str(self._settings.max_model_len)),
+            CACHE_OFF,
+            *(("-tp", str(subject.gpus)) if subject.gpus else ()),
+            *self._settings.arguments,
+            *subject.arguments,
+        )
 
     def _tells_times(self) -> bool:
         """Whether this version tells a request's times in its answer; others have sums in /metrics."""
