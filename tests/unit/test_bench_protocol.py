@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mock_engine import ITL_MS, TTFT_MS, WIDE, MockEngine, benchmark, subject
+from mock_engine import WIDE, MockEngine, benchmark, subject
 from reproquant.bench import session
 from reproquant.bench.measurement import Measurement
 from reproquant.bench.protocol import measure
@@ -18,17 +18,30 @@ from reproquant.errors import StudyError, ToolError
 from reproquant.machine import host
 from reproquant.study import Subject
 
+TIMES_MS = TTFT_MS, ITL_MS = 20.0, 5.0
 E1 = (
     "ValueError: The quantization method fp8 is not supported for the current GPU. "
     "Minimum capability: 80. Current capability: 70."
 )
 
 
-@pytest.fixture
-def prompt(tmp_path: Path) -> Path:
-    path = tmp_path / "prompt.txt"
+def write_prompt(folder: Path) -> Path:
+    path = folder / "prompt.txt"
     path.write_text("".join(chr(0x4E00 + number) for number in range(80)), encoding="utf-8")
     return path
+
+
+@pytest.fixture
+def prompt(tmp_path: Path) -> Path:
+    return write_prompt(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory: pytest.TempPathFactory) -> Measurement:
+    """A run that nothing is wrong with."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(host, "busy_share", lambda: 0.0)
+        return run("steady", write_prompt(tmp_path_factory.mktemp("good")))
 
 
 @pytest.fixture(autouse=True)
@@ -39,12 +52,14 @@ def a_quiet_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def run(behaviour: str, prompt: Path, engine: MockEngine | None = None, **changes: Any) -> Measurement:
     log = prompt.with_name("log")
-    return measure(engine or MockEngine(), subject(behaviour), benchmark(prompt, **changes), log)
+    return measure(
+        engine or MockEngine(times_ms=TIMES_MS), subject(behaviour), benchmark(prompt, **changes), log
+    )
 
 
-def test_a_good_run_keeps_every_request_and_recovers_the_known_speed(prompt: Path) -> None:
-    result = run("steady", prompt)
-    assert result.status in ("ok", "flagged"), result.reasons
+def test_a_good_run_keeps_every_request_and_recovers_the_known_speed(good: Measurement) -> None:
+    result = good
+    assert result.status == "ok", result.reasons
     assert [(level.concurrency, len(level.decode_tok_per_s.rounds)) for level in result.levels] == [
         (1, 2),
         (2, 2),
@@ -94,24 +109,22 @@ def test_unsteady_rounds_are_followed_by_more(prompt: Path) -> None:
     assert result.status == "flagged" and "0.001% is steady" in result.reasons[0]
 
 
-def test_every_round_has_its_start_skew_and_the_servers_own_count(prompt: Path) -> None:
-    result = run("steady", prompt)
-    assert [one.counted_tokens for one in result.rounds] == [8 * one.concurrency for one in result.rounds]
-    assert all(0 <= one.start_skew_ms < 50 for one in result.rounds)
-    assert any(one.start_skew_ms > 0 for one in result.rounds)
+def test_every_round_has_its_start_skew_and_the_servers_own_count(good: Measurement) -> None:
+    assert [one.counted_tokens for one in good.rounds] == [8 * one.concurrency for one in good.rounds]
+    assert all(0 <= one.start_skew_ms < 50 for one in good.rounds)
+    assert any(one.start_skew_ms > 0 for one in good.rounds)
 
 
-def test_each_pair_of_figures_is_kept_with_its_verdict(prompt: Path) -> None:
-    result = run("steady", prompt)
-    assert [(check.what, check.concurrency, check.verdict) for check in result.checks] == [
+def test_each_pair_of_figures_is_kept_with_its_verdict(good: Measurement) -> None:
+    assert [(check.what, check.concurrency, check.verdict) for check in good.checks] == [
         ("decode", 1, "ok"),
         ("first token and prefill", 1, "ok"),
         ("output tokens", 1, "ok"),
         ("decode", 2, "ok"),
         ("output tokens", 2, "ok"),
     ]
-    decode, _, tokens, *_ = result.checks
-    assert decode.left == result.levels[0].decode_tok_per_s.median
+    decode, _, tokens, *_ = good.checks
+    assert decode.left == good.levels[0].decode_tok_per_s.median
     assert (tokens.left, tokens.right) == (16, 16)
 
 
@@ -158,7 +171,7 @@ class WithTool(MockEngine):
     """A mock engine whose own tool gives these tokens a second, or fails."""
 
     def __init__(self, decode: float | None) -> None:
-        super().__init__()
+        super().__init__(times_ms=TIMES_MS)
         self._decode = decode
 
     def native(self, plan: Plan, subject: Subject, log: Path) -> NativeRun:
