@@ -41,5 +41,8 @@ clean:
 	touch $@
 
 .venv/.ready-dev: .venv/.ready envs/dev.lock
+	@command -v chromium >/dev/null || command -v google-chrome >/dev/null \
+	  || { test "$$(id -u)" = 0 && apt-get update -qq && apt-get install -y -qq chromium >/dev/null; } \
+	  || { echo "error: the report is tested in a real browser; do: apt-get install chromium"; exit 2; }
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r envs/dev.lock
 	touch $@

@@ -15,3 +15,4 @@ rule all:
     default_target: True
     input:
         f"results/{STUDY.name}/report/index.html",
+        f"results/{STUDY.name}/root.json",

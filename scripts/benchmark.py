@@ -26,6 +26,7 @@ def main(
                 "\n".join([*measurement.reasons, measurement.evidence or ""]),
                 f"what was measured until then stands in {kept}; mend the cause and run again",
             )
+        run.worth_keeping = measurement.status != "rejected"
         write_json(run.scratch(output), data)
 
 

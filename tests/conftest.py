@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from reproquant.files import repository
+from reproquant.files import repository, store
 
 TOP_LEVEL = ("Snakefile", "config.yaml", "workflow", "scripts", "envs", "profiles")
 
@@ -23,6 +23,7 @@ class Checkout:
 
     root: Path
     study: str
+    store: Path
 
     def command(self, *words: object) -> list[str]:
         snakemake = Path(sys.executable).with_name("snakemake")
@@ -31,8 +32,13 @@ class Checkout:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The copy's library before the installed one."""
-        return {**os.environ, "PYTHONPATH": str(self.root / "scripts"), "PYTHONDONTWRITEBYTECODE": "1"}
+        """The copy's library before the installed one, and a store without results of earlier runs."""
+        return {
+            **os.environ,
+            "PYTHONPATH": str(self.root / "scripts"),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "REPROQUANT_STORE": str(self.store),
+        }
 
     def snakemake(self, *words: object) -> subprocess.CompletedProcess[str]:
         """Run Snakemake on the copy's study, as a user would in its folder."""
@@ -68,7 +74,16 @@ def copy_checkout(target: Path, study: str) -> Checkout:
             shutil.copytree(source, target / name, ignore=ignored)
         else:
             shutil.copy2(source, target / name)
-    return Checkout(target, study)
+    return Checkout(target, study, store_without_results(target / "store"))
+
+
+def store_without_results(target: Path) -> Path:
+    """A store that shares environments, sources, builds and downloads with the real one, and no results."""
+    target.mkdir()
+    for name in ("environments", "sources", "builds", "downloads"):
+        (store() / name).mkdir(parents=True, exist_ok=True)
+        (target / name).symlink_to(store() / name)
+    return target
 
 
 @pytest.fixture(scope="session")

@@ -20,19 +20,18 @@ from rich.text import Text
 from rich.tree import Tree
 
 from reproquant.errors import FormatError, ReproquantError
-from reproquant.files import read_json, write_json
+from reproquant.files import read_json, sha256_text, store, write_json
 from reproquant.provenance import rederive as rederived
 from reproquant.provenance.audit import audit as audit_study
 from reproquant.provenance.crate import export
 from reproquant.provenance.digests import Digests
 from reproquant.provenance.findings import Finding, Kind, exit_code
+from reproquant.provenance.remeasure import forget
 from reproquant.provenance.sign import sign as sign_root
 from reproquant.provenance.sign import unsigned
 from reproquant.report.explain import Node
 from reproquant.report.explain import explain as explain_number
 from reproquant.study import Study
-
-AUDITED = ".audit.json"
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
 Results = Annotated[Path, typer.Option(help="a study's results directory")]
@@ -69,7 +68,7 @@ def audit(
             findings = audit_study(target, digests, advance, environments)
         if signatures:
             findings += unsigned(target, signatures)
-        write_json(target / AUDITED, remembered | digests.memory())
+        write_json(_memory(target), remembered | digests.memory())
         summary = _summary(target, environments, findings, digests, time.monotonic() - started)
         if as_json:
             _print_json({**summary, "findings": [finding.as_data() for finding in findings]})
@@ -129,6 +128,18 @@ def verify(
 
 
 @app.command()
+def remeasure(
+    subjects: Annotated[list[str], typer.Argument(help="the subjects to measure again")],
+    results: Results = Path("results/embedded"),
+) -> None:
+    """Forget measurements, so that the next run measures these subjects again."""
+    with _known_failures():
+        for subject in subjects:
+            forget(results, subject)
+            print(f"{subject}: forgotten; the next run of the study measures it again")
+
+
+@app.command()
 def export_crate(
     target: Annotated[Path, typer.Argument(help="a folder that doesn't exist yet")],
     results: Results = Path("results/embedded"),
@@ -159,8 +170,13 @@ def _progress() -> Iterator[Any]:
         yield lambda done, total: progress.update(bar, advance=done, total=total)
 
 
+def _memory(target: Path) -> Path:
+    """Where the digests of the last audit are kept: they hold private paths, so not among the results."""
+    return store() / "audits" / f"{sha256_text(str(target.resolve()))[:12]}.json"
+
+
 def _remembered(target: Path) -> dict[str, Any]:
-    path = target / AUDITED
+    path = _memory(target)
     return dict(read_json(path)) if path.is_file() else {}
 
 

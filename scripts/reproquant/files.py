@@ -73,6 +73,17 @@ def read_json(path: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8"))
 
 
+def listed(manifest: Path) -> list[tuple[str, str]]:
+    """Path (relative to the manifest's folder) and sha256 of the files that a manifest lists.
+
+    A JSON file that is no manifest lists none.
+    """
+    data = read_json(manifest)
+    if not isinstance(data, dict) or not {"directory", "files"} <= data.keys():
+        return []
+    return [(f"{data['directory']}/{file['path']}", file["sha256"]) for file in data["files"]]
+
+
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Hold an exclusive lock on ``path``; the kernel frees it when a holder dies."""

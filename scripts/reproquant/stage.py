@@ -13,15 +13,21 @@ import sys
 import time
 import traceback
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from errno import ENOSPC
 from pathlib import Path
+from typing import Any
 
 from reproquant.errors import ReproquantError
-from reproquant.files import digest_of, write_json
-from reproquant.provenance.record import compose, record_path
+from reproquant.files import digest_of, listed, sha256_file, write_json
+from reproquant.machine import host
+from reproquant.provenance import stored
+from reproquant.provenance.record import compose, dependency, record_path
 from reproquant.recipe import recipe as make_recipe
+from reproquant.stages import STAGES
 from reproquant.study import Study
 
 THREAD_HINTS = tuple(
@@ -32,11 +38,16 @@ THREAD_HINTS = tuple(
 
 @dataclass
 class Run:
-    """A stage under way: the study, the log, and scratch paths for what it makes."""
+    """A stage under way: the study, the log, and scratch paths for what it makes.
+
+    ``worth_keeping`` may be set to False by a stage whose result must not answer
+    the same work again.
+    """
 
     study: Study
     log: Path
     folder: Path
+    worth_keeping: bool = True
     _scratch: dict[Path, Path] = field(default_factory=dict)
 
     def scratch(self, final: Path) -> Path:
@@ -47,18 +58,18 @@ class Run:
         """
         return self._scratch.setdefault(final, self.folder / final.name)
 
-    def publish(self) -> None:
+    def answer(self, root: Path, folder: Path, names: Sequence[str]) -> None:
+        """Take what lies below ``folder`` for what was made."""
+        self._scratch = {root / name: folder / name for name in names}
+
+    def publish(self) -> list[Path]:
         """Rename everything that was made into place."""
         for final, scratch in self._scratch.items():
             if final.is_dir():
                 shutil.rmtree(final)
             final.parent.mkdir(parents=True, exist_ok=True)
             scratch.replace(final)
-
-    @property
-    def outputs(self) -> list[Path]:
-        """The files that were made; a folder's files stand in its manifest, which is one of these."""
-        return [final for final in self._scratch if final.is_file()]
+        return list(self._scratch)
 
 
 @contextmanager
@@ -69,17 +80,18 @@ def stage(
 
     ``study`` is ``results/<study>/study.json``; ``recipe`` the digest that the
     plan was made with; ``output`` the main output, beside which the record goes.
+    If the store holds the result of the same work, it is put into place and the
+    process ends well before the body.
     """
-    started = _now()
-    begin = time.monotonic()
+    started, begin = _now(), time.monotonic()
     terminal = _send_output_to(log)
     for hint in THREAD_HINTS:
         os.environ.pop(hint, None)
     title = " ".join([name, *wildcards.values()])
-    folder = study.parent / ".scratch" / f"{name}{''.join('-' + value for value in wildcards.values())}"
-    try:
-        loaded = Study.load(study)
-        made = make_recipe(name, loaded, **wildcards)
+    root, folder = study.parent, study.parent / ".scratch" / title.replace(" ", "-")
+    with _failures_told(title, log, terminal), _emptied(folder):
+        run = Run(Study.load(study), log, folder)
+        made = make_recipe(name, run.study, **wildcards)
         if digest_of(made) != recipe:
             raise ReproquantError(
                 f"stage {name}",
@@ -87,32 +99,85 @@ def stage(
                 "run the same command again; nothing was written",
             )
         _tell(terminal, f"{title} …")
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
-        run = Run(loaded, log, folder)
-        yield run
-        run.publish()
-        record = compose(study.parent, made, inputs, run.outputs, started, _now())
-        write_json(record_path(output), record)
-        _tell(terminal, f"{title}: done in {time.monotonic() - begin:.1f} s")
+        key = _key(name, made, inputs, root)
+        kept = stored.take(key, folder / "kept") if key else None
+        if kept:
+            run.answer(root, folder / "kept", kept.outputs)
+        else:
+            yield run
+        outputs = run.publish()
+        result = kept or _result(outputs, root, started)
+        if key and not kept and run.worth_keeping:
+            stored.keep(key, root, result)
+        facts = {"key": key, "answered": kept is not None, "made": result.made} if key else None
+        files = {root / path: digest for path, digest in result.files.items() if root / path in outputs}
+        write_json(record_path(output), compose(root, made, inputs, files, started, _now(), facts))
+        how = "answered from the store" if kept else "done"
+        _tell(terminal, f"{title}: {how} in {time.monotonic() - begin:.1f} s")
+    if kept:
+        raise SystemExit(0)
+
+
+@contextmanager
+def _failures_told(title: str, log: Path, terminal: int) -> Iterator[None]:
+    """End the process with three lines and code 2 for a failure; the log has the traceback."""
+    try:
+        yield
     except ReproquantError as error:
-        _fail(str(error), terminal)
+        told = error
     except OSError as error:
         traceback.print_exc()
-        where = error.filename or f"stage {name}"
-        remedy = "free some space" if error.errno == 28 else "check the path, its permissions and the disk"
-        _fail(
-            str(ReproquantError(where, f"{error.strerror}", f"{remedy}, then run the same command again")),
-            terminal,
+        remedy = (
+            "free some space" if error.errno == ENOSPC else "check the path, its permissions and the disk"
         )
+        where, why = error.filename or f"stage {title}", error.strerror or str(error)
+        told = ReproquantError(where, why, f"{remedy}, then run the same command again")
+    except Exception as error:
+        traceback.print_exc()
+        reason = f"{type(error).__name__}: {error}; this is a mistake in the program"
+        told = ReproquantError(f"stage {title}", reason, f"report it with {log}")
+    else:
+        return
+    print(told, file=sys.stderr, flush=True)
+    os.write(terminal, f"{told}\n".encode())
+    raise SystemExit(2)
+
+
+@contextmanager
+def _emptied(folder: Path) -> Iterator[None]:
+    """An empty scratch folder, gone when the body ends."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    try:
+        yield
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _fail(message: str, terminal: int) -> None:
-    print(message, file=sys.stderr, flush=True)
-    os.write(terminal, f"{message}\n".encode())
-    raise SystemExit(2)
+def _key(name: str, made: dict[str, Any], inputs: Sequence[Path], root: Path) -> str | None:
+    """The key of the stage's result in the store; None if it isn't kept there."""
+    kept = STAGES[name].kept
+    if kept == "no":
+        return None
+    digests = {found.name: found.digest.sha256 for found in (dependency(path, root) for path in inputs)}
+    return stored.key_of(made, digests, host.fingerprint() if kept == "by recipe and machine" else None)
+
+
+def _result(outputs: Sequence[Path], root: Path, started: str) -> stored.Result:
+    """What was made, every file hashed once; a manifest has the digests of the files that it lists."""
+    digests: dict[str, str] = {}
+    for path in outputs:
+        if path.suffix == ".json":
+            digests |= {(path.parent / name).relative_to(root).as_posix(): sha for name, sha in listed(path)}
+    files = [file for path in outputs for file in ([path] if path.is_file() else sorted(path.rglob("*")))]
+    names = {path.relative_to(root).as_posix(): path for path in files if path.is_file()}
+    missing = [name for name in names if name not in digests]
+    with ThreadPoolExecutor() as pool:
+        digests |= zip(missing, pool.map(lambda name: sha256_file(names[name]), missing), strict=True)
+    order = [path.relative_to(root).as_posix() for path in outputs]
+    return stored.Result(
+        order, {name: digests[name] for name in names}, {"started": started, "finished": _now()}
+    )
 
 
 def _tell(terminal: int, what: str) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from reproquant.study import Study
 
@@ -26,6 +26,9 @@ class Stage:
     relative to the repository; ``modules`` what it runs with another
     environment's Python, where imports can't show it; ``packages`` the packages
     of the workflow's own environment whose version can change the result.
+    ``kept`` says whether finished results are kept in the store, to answer the
+    same work again: by recipe and inputs, or also by the machine. What has a
+    store of its own, is cheap, or reads what isn't pinned isn't kept.
     """
 
     slice: Callable[..., Any]
@@ -33,6 +36,7 @@ class Stage:
     files: Callable[[Study], tuple[str, ...]] = _nothing
     modules: tuple[str, ...] = ()
     packages: tuple[str, ...] = ()
+    kept: Literal["no", "by recipe", "by recipe and machine"] = "no"
 
 
 def _model(study: Study) -> Any:
@@ -80,21 +84,25 @@ STAGES = {
     "build_llama_cpp": Stage(slice=_llama_cpp),
     "fetch_model": Stage(slice=_model, packages=("gguf", "huggingface-hub", "numpy", "safetensors")),
     "convert_gguf": Stage(
-        slice=lambda study: study.model.name, locks=lambda study: (study.environments.converter,)
+        slice=lambda study: study.model.name,
+        locks=lambda study: (study.environments.converter,),
+        kept="by recipe",
     ),
-    "quantize_gguf": Stage(slice=lambda study, type: type),
-    "inspect_gguf": Stage(slice=lambda study, type: type, packages=("gguf",)),
+    "quantize_gguf": Stage(slice=lambda study, type: type, kept="by recipe"),
+    "inspect_gguf": Stage(slice=lambda study, type: type, packages=("gguf",), kept="by recipe"),
     "quantize_fp8": Stage(
         slice=lambda study: study.dump()["fp8"],
         locks=lambda study: (study.environments.fp8,),
         files=lambda study: (study.fp8.calibration.text,),
         modules=("reproquant.fp8.quantize",),
+        kept="by recipe",
     ),
     "benchmark": Stage(
         slice=_bench,
         locks=_bench_locks,
         files=lambda study: (study.benchmark.prompt,),
         packages=("aiohttp", "psutil"),
+        kept="by recipe and machine",
     ),
     "report": Stage(slice=_report, files=lambda study: REPORT_FILES, packages=("jinja2", "matplotlib")),
 }

@@ -325,7 +325,14 @@ class Study(Section):
                 "mend the keys named above; every key is explained in config.yaml "
                 "and workflow/schemas/study.schema.json",
             ) from None
-        for check in (_picked_sections, _artifacts_exist, _baseline_exists, _files_exist, _placements_fit):
+        for check in (
+            _picked_sections,
+            _artifacts_exist,
+            _baseline_exists,
+            _files_exist,
+            _placements_fit,
+            _vllm_is_the_locked_one,
+        ):
             check(study, where)
         return study._pruned()
 
@@ -437,6 +444,17 @@ def _placements_fit(study: Study, where: str) -> None:
                 f"'{subject.name}' wants {subject.gpus} GPUs but machine.gpus is {study.machine.gpus}",
                 "lower the subject's gpus or correct the machine",
             )
+
+
+def _vllm_is_the_locked_one(study: Study, where: str) -> None:
+    lock = lock_path(study.environments.vllm)
+    locked = re.search(r"^vllm(?:-cpu)?==([^\s;\\]+)", lock.read_text(encoding="utf-8"), re.MULTILINE)
+    if locked and locked[1] != study.vllm.version:
+        raise StudyError(
+            f"{where}: vllm.version",
+            f"the study says {study.vllm.version} and envs/{lock.name} holds {locked[1]}",
+            "give both the same: the version in the study, or the pin in the .in file and 'make lock'",
+        )
 
 
 def lock_path(environment: str) -> Path:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import Checkout
+from conftest import Checkout, store_without_results
 from reproquant.files import store
 
 TOKENS = {
@@ -27,16 +27,15 @@ FORCED = ("bench/llama-q4km.json", "gguf/f16.inspect.json")
 def planted(tiny: Checkout, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Checkout]:
     """The finished study, stages of it run again by a user with secrets in the environment."""
     home = tmp_path_factory.mktemp("home") / USER
-    home.mkdir()
-    checkout = Checkout(home / "checkout", "tiny")
-    shutil.copytree(tiny.root, checkout.root)
+    shutil.copytree(tiny.root, home / "checkout", symlinks=True, ignore=shutil.ignore_patterns("store"))
+    # A store without results: those of the first run would answer in place of the stages.
+    checkout = Checkout(home / "checkout", "tiny", store_without_results(home / "store"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("REPROQUANT_STORE", str(store()))
         for name, value in {**TOKENS, "HOME": str(home), "USER": USER, "LOGNAME": USER}.items():
             patch.setenv(name, value)
         done = checkout.snakemake("--forcerun", *(f"results/tiny/{name}" for name in FORCED))
         assert done.returncode == 0, done.stdout + done.stderr
-        yield checkout
+    yield checkout
 
 
 def left_behind(checkout: Checkout, *skipped: str) -> Iterator[Path]:
@@ -53,7 +52,7 @@ def test_no_token_is_in_any_file_that_a_run_leaves(planted: Checkout) -> None:
 
 
 def test_no_user_home_host_or_private_folder_is_in_any_result(planted: Checkout) -> None:
-    private = {USER, str(planted.root.parent), str(planted.root), str(store())}
+    private = {USER, str(planted.root.parent), str(planted.root), str(planted.store), str(store())}
     if len(platform.node()) > 8:
         private.add(platform.node())
     for path in left_behind(planted, "logs", "benchmarks"):

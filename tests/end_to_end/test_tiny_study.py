@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -116,24 +118,24 @@ EDITS = {
     "a helper of all programs": (
         "scripts/reproquant/process.py", "TAIL_LINES = 12", "TAIL_LINES = 13",
         {"build_environment": 3, "fetch_llama_cpp": 1, "build_llama_cpp": 1, "fetch_model": 1, "convert_gguf": 1,
-         "quantize_gguf": 1, "inspect_gguf": 2, "quantize_fp8": 1, "benchmark": 3, "report": 1},
+         "quantize_gguf": 1, "inspect_gguf": 2, "quantize_fp8": 1, "benchmark": 3, "report": 1, "seal": 1},
     ),
-    "the vLLM lock": ("envs/vllm-cpu.lock", "", "# bump\n", {"build_environment": 1, "benchmark": 2, "report": 1}),
+    "the vLLM lock": ("envs/vllm-cpu.lock", "", "# bump\n", {"build_environment": 1, "benchmark": 2, "report": 1, "seal": 1}),
     "the vLLM flags": (
         "workflow/studies/tiny.yaml", "max_model_len: 512", "max_model_len: 256",
-        {"benchmark": 2, "report": 1},
+        {"benchmark": 2, "report": 1, "seal": 1},
     ),
     "the calibration": (
         "workflow/studies/tiny.yaml", "rows: 4", "rows: 3",
-        {"quantize_fp8": 1, "benchmark": 1, "report": 1},
+        {"quantize_fp8": 1, "benchmark": 1, "report": 1, "seal": 1},
     ),
     "one subject's arguments": (
         "workflow/studies/tiny.yaml", "artifact: Q4_K_M}", 'artifact: Q4_K_M, arguments: ["--no-mmap"]}',
-        {"benchmark": 1, "report": 1},
+        {"benchmark": 1, "report": 1, "seal": 1},
     ),
     "a new quantization": (
         "workflow/studies/tiny.yaml", "environments:\n", "gguf: {quantizations: [Q4_K_M, Q8_0]}\n\nenvironments:\n",
-        {"quantize_gguf": 1, "inspect_gguf": 1, "report": 1},
+        {"quantize_gguf": 1, "inspect_gguf": 1, "report": 1, "seal": 1},
     ),
 }  # fmt: skip
 
@@ -166,3 +168,47 @@ def embedded(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return checkout
+
+
+def test_an_upstream_stage_that_yields_the_same_bytes_costs_nothing_downstream(tiny: Checkout) -> None:
+    """The converting program is written differently, so f16 is made again, with the same bytes."""
+    before = measurement(tiny, "llama-q4km")
+    path = tiny.root / "scripts/convert_gguf.py"
+    text = path.read_text()
+    try:
+        path.write_text(text.replace("run.log)\n", "run.log, *())\n"))
+        assert tiny.planned() == {"all": 1, "convert_gguf": 1, "quantize_gguf": 1, "inspect_gguf": 2, "benchmark": 1, "report": 1, "seal": 1}  # fmt: skip
+        done = tiny.snakemake()
+    finally:
+        path.write_text(text)
+    assert done.returncode == 0, done.stderr
+    answered = {
+        line.split("] ")[1].split(":")[0] for line in done.stderr.splitlines() if "from the store" in line
+    }
+    assert answered == {
+        "quantize_gguf Q4_K_M",
+        "inspect_gguf f16",
+        "inspect_gguf Q4_K_M",
+        "benchmark llama-q4km",
+    }
+    assert measurement(tiny, "llama-q4km") == before
+    done = tiny.snakemake()
+    assert done.returncode == 0, done.stderr
+    assert tiny.planned() == {}
+
+
+def test_a_subject_is_measured_again_on_purpose_and_no_other_is(tiny: Checkout) -> None:
+    before = measurement(tiny, "llama-q4km")
+    command = [
+        Path(sys.executable).with_name("reproquant"),
+        "remeasure",
+        "llama-q4km",
+        "--results",
+        tiny.results,
+    ]
+    subprocess.run(command, env=tiny.environment, check=True)
+    assert tiny.planned() == {"all": 1, "benchmark": 1, "report": 1, "seal": 1}
+    done = tiny.snakemake()
+    assert done.returncode == 0, done.stderr
+    assert "from the store" not in done.stderr
+    assert measurement(tiny, "llama-q4km")["requests"] != before["requests"]

@@ -40,7 +40,7 @@ def record(
     """Write an artifact's record as ``stage`` does."""
     made = recipe(artifact.stage, study, **artifact.wildcards)
     inputs = [results / name for name in artifact.needs]
-    outputs = [results / name for name in artifact.outputs.values()]
+    outputs = {results / name: sha256_file(results / name) for name in artifact.outputs.values()}
     write_json(
         results / artifact.record,
         compose(results, made, inputs, outputs, started, "2026-01-01T00:05:00.000+00:00"),

@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from finished_study import finish
+from reproquant.cli import app
 from reproquant.files import read_json, repository
 from reproquant.machine import host
 from reproquant.provenance.crate import export
@@ -31,6 +33,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_records_root_report_and_crate_tell_nothing_of_who_made_them(home: Path) -> None:
     results = finish(home)
+    assert CliRunner().invoke(app, ["audit", str(results)]).exit_code == 0
     export(results, home / "crate")
     private = [*TOKENS.values(), USER, str(home), str(repository())]
     files = [path for folder in (results, home / "crate") for path in folder.rglob("*") if path.is_file()]
@@ -44,7 +47,7 @@ def test_records_root_report_and_crate_tell_nothing_of_who_made_them(home: Path)
 def test_a_record_has_no_host_name_and_no_environment_variables(home: Path) -> None:
     record = read_json(finish(home) / "gguf/f16.gguf.prov.json")
     definition = record["predicate"]["buildDefinition"]
-    assert definition["internalParameters"].keys() == {"git", "python", "platform"}
+    assert definition["internalParameters"].keys() == {"git", "python", "platform", "stored"}
     assert definition["internalParameters"]["platform"].keys() == {"system", "release", "machine"}
 
 

@@ -28,23 +28,41 @@ def results(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.fixture
+def kept(results: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Results with a store of their own."""
+    monkeypatch.setenv("REPROQUANT_STORE", str(results / "store"))
+    return results
+
+
 def run(
-    results: Path, body: str, digest: str = recipe_digest("fetch_model", STUDY)
-) -> subprocess.CompletedProcess:
-    """Run ``body`` inside stage fetch_model in a process of its own, as a rule would."""
+    results: Path, body: str, digest: str = "", stage: str = "fetch_model", **wildcards: str
+) -> subprocess.CompletedProcess[str]:
+    """Run ``body`` inside a stage in a process of its own, as a rule would."""
     program = textwrap.dedent("""
         import os, signal
         from pathlib import Path
         from reproquant.errors import FormatError
         from reproquant.stage import stage
         root = Path({root!r})
-        with stage("fetch_model", root / "study.json", {digest!r}, root / "logs/x.log", [root / "input.bin"],
-                   root / "out/made.json") as run:
+        with stage({stage!r}, root / "study.json", {digest!r}, root / "logs/x.log", [root / "input.bin"],
+                   root / "out/made.json", **{wildcards!r}) as run:
         {body}
-    """).format(root=str(results), digest=digest, body=textwrap.indent(textwrap.dedent(body), "    "))
+    """).format(
+        root=str(results),
+        stage=stage,
+        digest=digest or recipe_digest(stage, STUDY, **wildcards),
+        wildcards=wildcards,
+        body=textwrap.indent(textwrap.dedent(body), "    "),
+    )
     return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
 
 
+MAKE_GGUF = """
+run.scratch(root / "out/tree").mkdir()
+(run.scratch(root / "out/tree") / "big.bin").write_bytes(bytes(2 << 20))
+run.scratch(root / "out/made.json").write_text('{"a": 1}')
+"""
 MAKE = """
 run.scratch(root / "out/tree").mkdir()
 (run.scratch(root / "out/tree") / "a.txt").write_text("a")
@@ -134,3 +152,41 @@ def test_canonical_json_is_the_same_for_equal_values() -> None:
         == canonical_json({"a": [1, "é"], "b": 1})
         == '{"a":[1,"é"],"b":1}'
     )
+
+
+def test_a_finished_result_answers_the_same_work_from_the_store(kept: Path) -> None:
+    assert run(kept, MAKE_GGUF, stage="inspect_gguf", type="f16").returncode == 0
+    (kept / "out/made.json").unlink()
+    (kept / "out/made.json.prov.json").unlink()
+    again = run(kept, "raise AssertionError('the body ran')", stage="inspect_gguf", type="f16")
+    assert again.returncode == 0, again.stderr
+    assert "answered from the store" in again.stderr
+    assert read_json(kept / "out/made.json") == {"a": 1}
+    assert (kept / "out/tree/big.bin").stat().st_size == 2 << 20
+    facts = read_json(kept / "out/made.json.prov.json")["predicate"]["buildDefinition"]["internalParameters"]
+    assert facts["stored"]["answered"] is True
+
+
+@pytest.mark.parametrize("side", ["the result", "the store"])
+@pytest.mark.parametrize("name", ["tree/big.bin", "made.json"])
+def test_a_damaged_byte_on_either_side_is_never_believed(side: str, name: str, kept: Path) -> None:
+    run(kept, MAKE_GGUF, stage="inspect_gguf", type="f16")
+    store = next((kept / "store/results").iterdir())
+    damaged = (kept / "out" if side == "the result" else store / "out") / name
+    damaged.write_bytes(b"x" + damaged.read_bytes()[1:])
+    again = run(kept, MAKE_GGUF, stage="inspect_gguf", type="f16")
+    assert again.returncode == 0, again.stderr
+    assert read_json(kept / "out/made.json") == {"a": 1}
+    assert (kept / "out/tree/big.bin").read_bytes() == bytes(2 << 20)
+
+
+def test_other_input_bytes_are_other_work(kept: Path) -> None:
+    run(kept, MAKE_GGUF, stage="inspect_gguf", type="f16")
+    (kept / "input.bin").write_bytes(b"other")
+    again = run(kept, MAKE_GGUF, stage="inspect_gguf", type="f16")
+    assert "answered from the store" not in again.stderr
+
+
+def test_a_result_that_is_not_worth_keeping_is_not_kept(kept: Path) -> None:
+    run(kept, MAKE_GGUF + "run.worth_keeping = False", stage="inspect_gguf", type="f16")
+    assert not (kept / "store/results").exists()

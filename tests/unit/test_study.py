@@ -76,6 +76,7 @@ REFUSED = {
     "a short commit": ("llama_cpp.git.commit", "0c1e570", ["llama_cpp.git.commit", "40 hex digits"]),
     "latest as version": ("vllm.version", "latest", ["vllm.version", "'latest'", "one exact version"]),
     "a range as version": ("vllm.version", ">=0.9", ["vllm.version", "one exact version"]),
+    "a vLLM that isn't the locked one": ("vllm.version", "0.9.1", ["vllm.version", "0.9.1", "0.9.2"]),
     "an unknown baseline": (
         "benchmark.baseline",
         "vllm-int3",

@@ -1,18 +1,3 @@
-def benchmark_inputs(wildcards):
-    """What a subject's engine is made of, and the weights that it serves."""
-    root = f"results/{wildcards.study}"
-    subject = STUDY.subject(wildcards.subject)
-    if subject.engine == "vllm":
-        weights = {"checkpoint": "model/manifest.json", "fp8": "fp8/manifest.json"}[subject.artifact]
-        engine = f"environments/{STUDY.environments.vllm}.json"
-    else:
-        weights, engine = f"gguf/{subject.artifact}.gguf", "llama_cpp/build.json"
-    return {
-        "weights": f"{root}/{weights}",
-        "engine": f"{root}/{engine}",
-    }
-
-
 rule benchmark:
     input:
         unpack(benchmark_inputs),

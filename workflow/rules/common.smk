@@ -38,6 +38,28 @@ def recipe(stage):
     return digest
 
 
+def model_inputs(wildcards):
+    """Synthetic weights take their tokenizer out of llama.cpp's source."""
+    if STUDY.model.source == "synthetic":
+        return {"llama_cpp": f"results/{wildcards.study}/llama_cpp/source.json"}
+    return {}
+
+
+def benchmark_inputs(wildcards):
+    """What a subject's engine is made of, and the weights that it serves."""
+    root = f"results/{wildcards.study}"
+    subject = STUDY.subject(wildcards.subject)
+    if subject.engine == "vllm":
+        weights = {"checkpoint": "model/manifest.json", "fp8": "fp8/manifest.json"}[subject.artifact]
+        engine = f"environments/{STUDY.environments.vllm}.json"
+    else:
+        weights, engine = f"gguf/{subject.artifact}.gguf", "llama_cpp/build.json"
+    return {
+        "weights": f"{root}/{weights}",
+        "engine": f"{root}/{engine}",
+    }
+
+
 def clear_locks_of_the_dead(folder=Path(".snakemake")):
     """Remove Snakemake's locks when the run that left them is gone.
 

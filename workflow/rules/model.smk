@@ -1,10 +1,3 @@
-def model_inputs(wildcards):
-    """Synthetic weights take their tokenizer out of llama.cpp's source."""
-    if STUDY.model.source == "synthetic":
-        return {"llama_cpp": f"results/{wildcards.study}/llama_cpp/source.json"}
-    return {}
-
-
 rule fetch_model:
     input:
         unpack(model_inputs),

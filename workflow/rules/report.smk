@@ -28,3 +28,18 @@ rule report:
         "python scripts/report.py --study results/{wildcards.study}/study.json --recipe {params.recipe} --log {log}"
         " --output {output.numbers} --results {input.model} {input.llama_cpp} {input.inspections} {input.fp8}"
         " {input.measurements}"
+
+
+rule seal:
+    input:
+        "results/{study}/report/report.json.prov.json",
+    output:
+        "results/{study}/root.json",
+    log:
+        "results/{study}/logs/seal.log",
+    resources:
+        mem_mb=500,
+        runtime=5,
+        disk_mb=1,
+    shell:
+        "python scripts/seal.py --study results/{wildcards.study}/study.json --output {output} 2> {log}"

@@ -11,6 +11,7 @@ from typing import Any
 import psutil
 
 from reproquant.files import repository, store
+from reproquant.machine import gpu
 
 GOVERNORS = Path("/sys/devices/system/cpu")
 CGROUP = Path("/sys/fs/cgroup")
@@ -30,6 +31,17 @@ def describe() -> dict[str, Any]:
         "kernel": platform.release(),
         "cpu_governors": governors(),
         "load_average": [round(value, 2) for value in os.getloadavg()],
+    }
+
+
+def fingerprint() -> dict[str, Any]:
+    """What makes a measurement this machine's: processor, cores, memory, kernel, GPUs and their driver."""
+    return {
+        "cpu": cpu_model(),
+        "cores": cores_available(),
+        "memory_gib": round(psutil.virtual_memory().total / 2**30),
+        "kernel": platform.release(),
+        "gpus": [(found.uuid, found.driver) for found in gpu.gpus()],
     }
 
 

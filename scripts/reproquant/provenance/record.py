@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import platform
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -94,19 +94,21 @@ def compose(
     root: Path,
     recipe: dict[str, Any],
     inputs: Iterable[Path],
-    outputs: Iterable[Path],
+    outputs: Mapping[Path, str],
     started: str,
     finished: str,
+    stored: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The record of a finished stage as JSON data; paths are given relative to ``root``.
 
-    Outputs are hashed here, once; an input's digest is taken from its own record
-    where it has one.
+    ``outputs`` come with their sha256; an input's is taken from its own record
+    where it has one. ``stored`` is the key in the store of results and, if the
+    stage was answered from there, when the result was made.
     """
     record = Record(
         type=STATEMENT,
         subject=[
-            Resource(name=_name(path, root), digest=Sha256(sha256=sha256_file(path))) for path in outputs
+            Resource(name=_name(path, root), digest=Sha256(sha256=digest)) for path, digest in outputs.items()
         ],
         predicateType=PREDICATE,
         predicate=Provenance(
@@ -117,8 +119,9 @@ def compose(
                     "git": checkout(),
                     "python": platform.python_version(),
                     "platform": _platform(),
+                    "stored": stored,
                 },
-                resolvedDependencies=[_dependency(path, root) for path in inputs],
+                resolvedDependencies=[dependency(path, root) for path in inputs],
             ),
             runDetails=RunDetails(
                 builder=Builder(id=f"urn:reproquant:{__version__}"),
@@ -144,7 +147,8 @@ def checkout() -> dict[str, Any]:
         return {"commit": None, "dirty": None}
 
 
-def _dependency(path: Path, root: Path) -> Dependency:
+def dependency(path: Path, root: Path) -> Dependency:
+    """An input with its digest, and that of its record if it has one."""
     record = record_path(path)
     if not record.is_file():
         return Dependency(

@@ -6,8 +6,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -23,6 +21,9 @@ from reproquant.provenance.evidence import Evidence
 from reproquant.recipe import recipe_digest
 from reproquant.study import Study, read_yaml
 
+SHARED = frozenset({"environments", "sources", "downloads", "builds"})
+"""Folders of the store that a stage may use as they are; finished results are never among them."""
+
 
 class Rule(BaseModel):
     """What can be expected of a stage; the keys are explained in rederive.yaml."""
@@ -32,8 +33,7 @@ class Rule(BaseModel):
     reproducible: bool
     reason: str
     compare: Literal["outputs", "main", "listed"] = "outputs"
-    fresh_store: bool = False
-    keep: list[str] = []
+    anew: list[str] = []
 
 
 @dataclass(frozen=True)
@@ -90,13 +90,13 @@ def rederive(results: Path, artifact: Artifact, threads: int, log: Path) -> list
         raise ReproquantError(
             f"stage {artifact.stage}", f"it can't give the same bytes: {rule.reason}", "audit its result"
         )
+    results = results.resolve()
     scratch = results / ".scratch"
     scratch.mkdir(exist_ok=True)
     with TemporaryDirectory(dir=scratch, prefix="again-") as folder:
         again = Path(folder) / results.name
         _link_inputs(results, artifact, again)
-        with _store(rule, Path(folder)) as place:
-            _run(again, artifact, threads, log, place)
+        _run(again, artifact, threads, log.resolve(), _store(rule, Path(folder) / "store"))
         return _compare(results, again, artifact, rule)
 
 
@@ -115,25 +115,27 @@ def _link_inputs(results: Path, artifact: Artifact, again: Path) -> None:
             _link((results / name).resolve(), again / name)
 
 
-def _link(source: Path, target: Path) -> None:
-    """A hard link, which a record can name; a symbolic one to a checkpoint's file on another disk."""
+def _link(source: str | Path, target: str | Path) -> None:
+    """A hard link, which a record can name; a symbolic one to a file on another disk."""
     try:
         os.link(source, target)
     except OSError:
-        target.symlink_to(source)
+        os.symlink(source, target)
 
 
-@contextmanager
-def _store(rule: Rule, folder: Path) -> Iterator[Path]:
-    """The store that the stage uses: the common one, or a fresh one with links to what is kept."""
-    if not rule.fresh_store:
-        yield store()
-        return
-    fresh = folder / "store"
-    for name in rule.keep:
-        if (store() / name).is_dir():
-            shutil.copytree(store() / name, fresh / name, symlinks=True, copy_function=os.link)
-    yield fresh
+def _store(rule: Rule, fresh: Path) -> Path:
+    """A store without finished results and without what the stage must make anew; the rest is the common one.
+
+    Sources are linked file by file: a compiler that saw the way through a link
+    could write another path into what it makes.
+    """
+    fresh.mkdir()
+    for name in sorted(SHARED - set(rule.anew)):
+        if name == "sources" and (store() / name).is_dir():
+            shutil.copytree(store() / name, fresh / name, symlinks=True, copy_function=_link)
+        elif (store() / name).is_dir():
+            (fresh / name).symlink_to(store() / name)
+    return fresh
 
 
 def _run(again: Path, artifact: Artifact, threads: int, log: Path, place: Path) -> None:

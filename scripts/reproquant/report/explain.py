@@ -90,6 +90,7 @@ class _Explainer:
                 "checkout": here["git"],
                 "python": here["python"],
                 "platform": here["platform"],
+                "store of results": here.get("stored"),
                 "study": recipe["study"],
                 "locks": recipe["locks"],
                 "packages": recipe["packages"],

@@ -1,0 +1,33 @@
+"""Measure again on purpose: forget a stored measurement, and remove what was made from it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from reproquant.errors import StudyError
+from reproquant.files import read_json
+from reproquant.provenance import stored
+from reproquant.provenance.record import record_path
+from reproquant.study import Study
+
+
+def forget(results: Path, subject: str) -> None:
+    """Forget a subject's measurement, in the results and in the store.
+
+    The measurement, its record and the report with its record go, so that the
+    next run makes them: a missing report is what Snakemake notices. Raises
+    StudyError for a subject that the study doesn't have or that wasn't measured.
+    """
+    Study.load(results / "study.json").subject(subject)
+    measurement = results / "bench" / f"{subject}.json"
+    record = record_path(measurement)
+    if not record.is_file():
+        raise StudyError(
+            record, f"'{subject}' has no measurement to forget", "run the study: it will be measured"
+        )
+    kept = read_json(record)["predicate"]["buildDefinition"]["internalParameters"]["stored"]
+    if kept:
+        stored.forget(kept["key"])
+    report = results / "report"
+    for path in (measurement, record, *report.glob("*")):
+        path.unlink(missing_ok=True)
