@@ -143,7 +143,7 @@ class Measurement(Part):
     hardware: Literal["cpu", "gpu"]
     machine: dict[str, Any] = Field(
         default_factory=dict,
-        description="host, GPUs and the share of all cores that was busy before the start",
+        description="host, GPUs, the share of all cores that was busy before the start, the client's cores",
     )
     command: list[str] = Field(description="the server's command line; store and home paths replaced")
     environment_variables: dict[str, str]

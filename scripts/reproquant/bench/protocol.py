@@ -63,6 +63,7 @@ def _written_down(
             "host": host.describe(),
             "gpus": [item.describe() for item in gpu.gpus()],
             "busy_share_before": round(session.busy_share, 3),
+            "client_cores": session.client_cores,
         },
         command=host.without_private_paths(plan.command),
         environment_variables=host.without_private_paths(dict(plan.environment_variables)),

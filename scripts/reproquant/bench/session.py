@@ -14,6 +14,7 @@ from reproquant.bench.checks import unsteady_reasons
 from reproquant.bench.client import Client, Reply
 from reproquant.bench.counters import Counters
 from reproquant.bench.measurement import Native, Request, Round, ServerTimes
+from reproquant.bench.pinning import pinned, shares
 from reproquant.bench.statistics import levels, spread, summarize
 from reproquant.bench.workload import Prompts, digest_of_ids
 from reproquant.engines.base import Endpoint, Engine, Plan
@@ -39,6 +40,7 @@ class Session:
 
     busy_share: float
     ids_sha256: str | None = None
+    client_cores: list[int] = field(default_factory=list)
     start_s: list[float] = field(default_factory=list)
     warmup: list[Request] = field(default_factory=list)
     requests: list[Request] = field(default_factory=list)
@@ -97,10 +99,13 @@ def _ask_native_tool(engine: Engine, plan: Plan, subject: Subject, log: Path, se
 
 def _serve(engine: Engine, plan: Plan, launch: int, course: _Course, log: Path) -> None:
     session = course.session
+    server_cores, client_cores = shares()
+    session.client_cores = sorted(client_cores)
     try:
-        endpoint = engine.launch(plan, log)
+        with pinned(server_cores):
+            endpoint = engine.launch(plan, log)
         session.start_s.append(endpoint.start_s)
-        with _memory_watched(engine, session):
+        with pinned(client_cores), _memory_watched(engine, session):
             asyncio.run(_talk(engine, endpoint, launch, course))
     finally:
         engine.stop()
