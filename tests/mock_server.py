@@ -78,7 +78,7 @@ BEHAVIOURS = {
     "jittery": Behaviour(slowness=lambda number: 1 + number % 2),
     "drifting": Behaviour(slowness=lambda number: 1 + number / 8),
     "cold": Behaviour(slowness=lambda number: 2 ** max(0, 3 - number)),
-    "stalling": Behaviour(stall_s=0.2, stalls=lambda number: number == 6),
+    "stalling": Behaviour(stall_s=0.2, stalls=lambda number: number == 4),
     "boasting": Behaviour(told_decode=0.5),
     "early": Behaviour(told_prefill=10),
     "late": Behaviour(told_prefill=0.1),
