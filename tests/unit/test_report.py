@@ -241,3 +241,23 @@ def test_a_single_ranked_subject_is_called_the_only_one(results: Path) -> None:
     assert answer.startswith(
         "On this CPU, only llama-q4km could be ranked: it decodes 198 tok/s for one request"
     )
+
+
+def test_a_cross_check_is_shown_with_both_figures_and_its_verdict(built: Path) -> None:
+    ids = {number["id"] for number in read_json(built / "report.json")["numbers"]}
+    page, text = (built / "index.html").read_text(), (built / "report.md").read_text()
+    for key in ("left", "right", "difference"):
+        assert f"llama-q4km.checks.0.{key}" in ids
+        assert f'data-number="llama-q4km.checks.0.{key}"' in page
+    assert (
+        "| llama-q4km | decode | 1 | client | 196 tok/s | server's clock | 197 tok/s | -0.497 % | ok |"
+        in text
+    )
+
+
+def test_a_study_without_cross_checks_has_no_such_table(results: Path) -> None:
+    for path in (results / "bench").glob("*.json"):
+        if ".prov" not in path.name:
+            change(path, lambda m: m.update(checks=[]))
+    again = build(results)
+    assert "Cross-checks" not in (again / "index.html").read_text() + (again / "report.md").read_text()

@@ -47,7 +47,7 @@ def of_rules(folder: Path, study: str, *configs: Path) -> dict[str, tuple[str, s
         }
         rule = block.partition(":")[0]
         found |= {
-            path: (rule, without_the_order(lists.get("input", set()))) for path in lists.get("output", ())
+            path: (rule, lists.get("input", set())) for path in lists.get("output", ())
         }
     return found
 
@@ -68,8 +68,3 @@ def test_the_audit_knows_every_artifact_with_its_inputs(name: str, tmp_path: Pat
     }
     found = of_rules(tmp_path, study.name, *configs)
     assert {output: made for output, made in found.items() if made[0] != "seal"} == expected
-
-
-def without_the_order(inputs: set[str]) -> set[str]:
-    """Inputs without the doctor's word, which nothing is made from."""
-    return inputs - {"doctor.json"}
