@@ -49,6 +49,7 @@ def digests(checkout: Path) -> dict[str, str]:
             "quantize_gguf": [{"type": "Q4_K_M"}],
             "inspect_gguf": [{"type": "Q4_K_M"}],
             "benchmark": [{"subject": s} for s in ("vllm-fp16-tp1", "llama-q4km")],
+            "evaluate_quality": [{"artifact": a} for a in ("Q4_K_M", "fp8-autofp8")],
         }
         print(json.dumps({
             " ".join([stage, *chosen.values()]): recipe_digest(stage, study, **chosen)
@@ -77,6 +78,7 @@ EVERY_STAGE_THAT_RUNS_A_PROGRAM = {
     "build_environment converter", "build_environment fp8", "build_environment vllm-v100",
     "fetch_llama_cpp", "build_llama_cpp", "prove_cuda", "fetch_model", "convert_gguf", "quantize_gguf Q4_K_M",
     "quantize_fp8", "benchmark vllm-fp16-tp1", "benchmark llama-q4km",
+    "evaluate_original", "evaluate_quality Q4_K_M", "evaluate_quality fp8-autofp8",
 }  # fmt: skip
 
 EDITS = {
@@ -90,7 +92,7 @@ EDITS = {
     "the reader of machine code": (
         "scripts/reproquant/toolchain/fatbin.py", "SHT_NOBITS = 8", "SHT_NOBITS = 9", {"prove_cuda"},
     ),
-    "a value that one stage reads": ("config.yaml", "rows: 12", "rows: 11", {"quantize_fp8", "report"}),
+    "a value that one stage reads": ("config.yaml", "rows: 12", "rows: 11", {"quantize_fp8", "evaluate_quality fp8-autofp8", "report"}),
     "the vLLM lock": (
         "envs/vllm-v100.lock", "", "# bump\n", {"build_environment vllm-v100", "benchmark vllm-fp16-tp1"},
     ),
@@ -99,7 +101,9 @@ EDITS = {
         {"benchmark vllm-fp16-tp1", "report"},
     ),
     "the prompt": ("workflow/data/prompt_zh.txt", "", "又", {"benchmark vllm-fp16-tp1", "benchmark llama-q4km"}),
-    "the calibration text": ("workflow/data/calibration.txt", "", "x", {"quantize_fp8"}),
+    "the calibration text": ("workflow/data/calibration.txt", "", "x", {"quantize_fp8", "evaluate_quality fp8-autofp8"}),
+    "the evaluation text": ("workflow/data/evaluation.txt", "", "x", {"evaluate_original"}),
+    "the number of chunks": ("config.yaml", "chunks: 7", "chunks: 6", {"evaluate_original", "report"}),
     "llama.cpp's commit": (
         "config.yaml", "commit: 0c1e5709", "commit: 1c1e5709",
         {"fetch_llama_cpp", "build_llama_cpp", "report"},

@@ -46,9 +46,7 @@ def of_rules(folder: Path, study: str, *configs: Path) -> dict[str, tuple[str, s
             for key, paths in re.findall(r"^    (input|output): (.+)$", block, re.MULTILINE)
         }
         rule = block.partition(":")[0]
-        found |= {
-            path: (rule, lists.get("input", set())) for path in lists.get("output", ())
-        }
+        found |= {path: (rule, lists.get("input", set())) for path in lists.get("output", ())}
     return found
 
 

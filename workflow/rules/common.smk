@@ -65,6 +65,15 @@ def benchmark_inputs(wildcards):
     }
 
 
+def evaluated(wildcards):
+    """The weights that are scored; a GGUF is scored by llama.cpp too."""
+    root, artifact = f"results/{wildcards.study}", wildcards.artifact
+    if artifact in ("f16", *STUDY.gguf.quantizations):
+        return {"weights": f"{root}/gguf/{artifact}.gguf", "llama_cpp": f"{root}/llama_cpp/build.json"}
+    made_for_it = STUDY.fp8_variant(artifact) is not None
+    return {"weights": f"{root}/{'model' if made_for_it else 'fp8'}/manifest.json"}
+
+
 def clear_locks_of_the_dead(folder=Path(".snakemake")):
     """Remove Snakemake's locks when the run that left them is gone.
 

@@ -10,6 +10,10 @@ rule report:
         measurements=expand(
             "results/{{study}}/bench/{subject}.json", subject=[subject.name for subject in STUDY.subjects]
         ),
+        quality=expand(
+            "results/{{study}}/quality/{artifact}.json",
+            artifact=["checkpoint", *STUDY.quality.artifacts] if STUDY.quality.artifacts else [],
+        ),
     output:
         html="results/{study}/report/index.html",
         markdown="results/{study}/report/report.md",
@@ -29,7 +33,7 @@ rule report:
     shell:
         "python scripts/report.py --study results/{wildcards.study}/study.json --recipe {params.recipe} --log {log}"
         " --output {output.numbers} --results {input.model} {input.llama_cpp} {input.machine_code} {input.inspections} {input.fp8}"
-        " {input.measurements}"
+        " {input.measurements} {input.quality}"
 
 
 rule seal:

@@ -32,7 +32,7 @@ class Artifact:
     @property
     def needs(self) -> list[str]:
         """The inputs, sorted."""
-        return sorted(path for _, path in self.inputs)
+        return sorted({path for _, path in self.inputs})
 
     @property
     def record(self) -> str:
@@ -89,6 +89,7 @@ def artifacts(study: Study) -> tuple[Artifact, ...]:
             {"facts": "fp8/facts.json", "output": "fp8/manifest.json"},
         ),
         *(_benchmark(study, subject) for subject in study.subjects),
+        *_quality(study),
         _report(study, types),
     )
 
@@ -125,6 +126,28 @@ def _benchmark(study: Study, subject: Subject) -> Artifact:
     )
 
 
+def _quality(study: Study) -> list[Artifact]:
+    """The evaluations: the original's, which the others read, and one for each artifact asked for."""
+    chosen = study.quality.artifacts
+    if not chosen:
+        return []
+    common = (("model", "model/manifest.json"), ("environment", _environment(study.environments.fp8)))
+    original = Artifact("evaluate_original", common, {"output": "quality/checkpoint.json"})
+    return [original, *(_evaluation(study, artifact, common) for artifact in chosen)]
+
+
+def _evaluation(study: Study, artifact: str, common: tuple[tuple[str, str], ...]) -> Artifact:
+    own = {"weights": f"{'model' if study.fp8_variant(artifact) else 'fp8'}/manifest.json"}
+    if artifact in ("f16", *study.gguf.quantizations):
+        own = {"weights": f"gguf/{artifact}.gguf", "llama-cpp": "llama_cpp/build.json"}
+    return Artifact(
+        "evaluate_quality",
+        (*common, ("original", "quality/checkpoint.json"), *own.items()),
+        {"output": f"quality/{artifact}.json"},
+        {"artifact": artifact},
+    )
+
+
 def _report(study: Study, types: tuple[str, ...]) -> Artifact:
     read = [
         "model/manifest.json",
@@ -133,6 +156,7 @@ def _report(study: Study, types: tuple[str, ...]) -> Artifact:
         *(f"gguf/{type}.inspect.json" for type in types),
         "fp8/manifest.json",
         *(f"bench/{subject.name}.json" for subject in study.subjects),
+        *(one.main for one in _quality(study)),
     ]
     return Artifact(
         "report",

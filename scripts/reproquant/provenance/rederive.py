@@ -150,7 +150,7 @@ def _run(again: Path, artifact: Artifact, threads: int, log: Path, place: Path) 
             words += [f"--{option}", again / path]
     for name, value in artifact.wildcards.items():
         words += [f"--{name}", value]
-    if artifact.stage in ("build_llama_cpp", "quantize_gguf"):
+    if artifact.stage in ("build_llama_cpp", "quantize_gguf", "evaluate_quality"):
         words += ["--threads", threads]
     done = subprocess.run(
         [str(word) for word in words],

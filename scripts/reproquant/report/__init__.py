@@ -57,6 +57,7 @@ def as_data(content: Content) -> dict[str, object]:
             for subject in content.subjects
         ],
         "claims": [claim.data() for claim in (*content.claims.judged, *content.claims.others)],
+        "quality": [one.data() for one in content.quality.evaluations] if content.quality else [],
         "files": content.numbers.files(),
         "numbers": [number.entry() for number in content.numbers],
     }

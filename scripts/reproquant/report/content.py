@@ -10,6 +10,7 @@ from reproquant.report.artifacts import Artifact, artifacts
 from reproquant.report.claims import ClaimsSection, read_claims
 from reproquant.report.facts import Fact, facts
 from reproquant.report.numbers import Number, Numbers
+from reproquant.report.quality import Quality, read_quality
 from reproquant.report.subjects import Subject, read_subjects
 from reproquant.study import Study
 
@@ -34,6 +35,7 @@ class Content:
     concurrencies: tuple[Number, ...]
     subjects: tuple[Subject, ...]
     expected: dict[str, str]
+    quality: Quality | None
     artifacts: tuple[Artifact, ...]
     claims: ClaimsSection
     environment: tuple[Group, ...]
@@ -56,6 +58,7 @@ def read_content(numbers: Numbers, study: Study) -> Content:
             name: f"The compatibility table has it as {row.verdict}: {row.why} (From: {row.known_from}.)"
             for name, row in expectations(study).items()
         },
+        quality=read_quality(numbers, study, subjects),
         artifacts=made,
         claims=read_claims(numbers, study, subjects, made),
         environment=tuple(group for group in _environment(numbers, study, subjects) if group.facts),
