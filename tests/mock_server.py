@@ -1,4 +1,4 @@
-"""A mock token server with known timing, for tests of the client and the protocol only.
+"""A mock token server with known timing, for tests and for benchmarks of the client only.
 
 It generates nothing: token i of a completion leaves at ttft + i * itl after the
 request came. The request's ``model`` names how it behaves (see BEHAVIOURS), so
@@ -14,38 +14,92 @@ import os
 import subprocess
 import sys
 import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Literal
 
 from aiohttp import web
 
 TEXT = "量"
+CACHED = 16
+
+
+def always(number: int) -> float:
+    return 1.0
+
+
+@dataclass(frozen=True)
+class Behaviour:
+    """How a completion is answered; the defaults are vLLM at its best.
+
+    ``chunk`` is tokens a chunk, 0 all in one; for the first ``withheld`` tokens
+    no chunk is sent. ``usage`` is a chunk of its own, in the last one, or not sent.
+    ``tells`` says by whose words the server's times and the tokens in a chunk are
+    told. ``slowness`` multiplies the decode steps of the behaviour's n-th request,
+    counted from 0. What the server tells of itself is multiplied by ``told_...``.
+    """
+
+    chunk: int = 1
+    withheld: int = 0
+    torn: bool = False
+    empty: bool = False
+    usage: Literal["own", "last", "none"] = "own"
+    tells: Literal["vllm", "llama", "nothing"] = "vllm"
+    cached: int | None = 0
+    hits: int = 0
+    surplus_prompt: int = 0
+    tokens: Callable[[int], int] = lambda asked: asked
+    slowness: Callable[[int], float] = always
+    stall_s: float = 0.0
+    stalls: Callable[[int], bool] = lambda number: True
+    told_prefill: float = 1.0
+    told_decode: float = 1.0
+    told_tokens: float = 1.0
+    end: Literal["done", "error", "cut"] = "done"
+
+
 BEHAVIOURS = {
-    "steady": "one token a chunk, usage in a chunk of its own, as vLLM does",
-    "within": "usage and timings in the last chunk that has a choice, as llama-server does",
-    "chunked": "four tokens a chunk",
-    "lump": "all tokens in one chunk",
-    "torn": "every network write ends inside a character",
-    "empty": "every other chunk has an empty text",
-    "short": "one token fewer than asked for, and no error",
-    "surplus": "one more prompt token than was sent",
-    "cached": "16 prompt tokens came from a cache, says usage",
-    "counter": "16 prompt tokens came from a cache, says only /metrics",
-    "silent": "nothing about caches",
-    "jittery": "every other request decodes at half the speed",
-    "breaks": "an error event in the middle of the stream",
-    "cut": "the stream ends without [DONE]",
-    "uncounted": "no usage at all",
+    "steady": Behaviour(),
+    "within": Behaviour(usage="last", tells="llama"),
+    "chunked": Behaviour(chunk=4),
+    "blind": Behaviour(chunk=4, tells="nothing"),
+    "withheld": Behaviour(withheld=2, usage="last", tells="llama"),
+    "lump": Behaviour(chunk=0),
+    "torn": Behaviour(torn=True),
+    "empty": Behaviour(empty=True),
+    "short": Behaviour(tokens=lambda asked: asked - 1),
+    "clamped": Behaviour(tokens=lambda asked: min(asked, 4)),
+    "surplus": Behaviour(surplus_prompt=1),
+    "cached": Behaviour(cached=CACHED),
+    "counter": Behaviour(cached=None, hits=CACHED),
+    "silent": Behaviour(cached=None, tells="nothing"),
+    "jittery": Behaviour(slowness=lambda number: 1 + number % 2),
+    "drifting": Behaviour(slowness=lambda number: 1 + number / 8),
+    "cold": Behaviour(slowness=lambda number: 2 ** max(0, 3 - number)),
+    "stalling": Behaviour(stall_s=0.2, stalls=lambda number: number == 4),
+    "boasting": Behaviour(told_decode=0.5),
+    "early": Behaviour(told_prefill=10),
+    "late": Behaviour(told_prefill=0.1),
+    "miscounting": Behaviour(told_tokens=2),
+    "breaks": Behaviour(end="error"),
+    "cut": Behaviour(end="cut"),
+    "uncounted": Behaviour(usage="none"),
+}
+OTHERS = {
     "refused": "HTTP 400",
     "hangs": "no token ever",
-    "dies": "the fourth request ends the process, with words in its log",
+    "dies": "the seventh request ends the process, with words in its log",
 }
 
 
 class MockServer:
     def __init__(self, ttft_s: float, itl_s: float) -> None:
         self.ttft_s, self.itl_s = ttft_s, itl_s
-        self.requests = 0
+        self.requests: Counter[str] = Counter()
         self.hits = 0
+        self.tokens = 0.0
 
     def app(self) -> web.Application:
         app = web.Application()
@@ -59,9 +113,8 @@ class MockServer:
         return web.Response()
 
     async def metrics(self, request: web.Request) -> web.Response:
-        return web.Response(
-            text=f'# HELP\nmock:hits_total{{model="a"}} {self.hits}\nmock:hits_created 1.7e9\n'
-        )
+        lines = ("# HELP", f'mock:hits_total{{model="a"}} {self.hits}', "mock:hits_created 1.7e9")
+        return web.Response(text="\n".join((*lines, f"mock:tokens_total {self.tokens}", "")))
 
     async def tokenize(self, request: web.Request) -> web.Response:
         body = await request.json()
@@ -72,63 +125,101 @@ class MockServer:
     async def complete(self, request: web.Request) -> web.StreamResponse:
         came = time.monotonic()
         body = await request.json()
-        behaviour = body["model"]
-        self.requests += 1
-        if behaviour == "refused":
+        name = body["model"]
+        number = self.requests[name]
+        self.requests[name] += 1
+        if name == "refused":
             return web.Response(status=400, text="the mock refuses")
-        if behaviour == "dies" and self.requests == 4:
+        if name == "dies" and number == 6:
             print("RuntimeError: the mock was told to die", file=sys.stderr, flush=True)
             os._exit(3)
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
-        while behaviour == "hangs" and request.transport:
+        while name == "hangs" and request.transport:
             await asyncio.sleep(0.05)
-        itl_s = self.itl_s * (2 if behaviour == "jittery" and self.requests % 2 else 1)
-        tokens = body["max_tokens"] - (behaviour == "short")
-        await self._stream(response, behaviour, tokens, came, itl_s)
-        if behaviour == "counter":
-            self.hits += 16
-        for event in self._end(behaviour, len(body["prompt"]), tokens):
-            await response.write(event)
+        answer = Answer(BEHAVIOURS.get(name, Behaviour()), len(body["prompt"]), body["max_tokens"], number)
+        self.hits += answer.behaviour.hits
+        await answer.stream(response, came, self.ttft_s, self.itl_s)
+        self.tokens += answer.tokens * answer.behaviour.told_tokens
         return response
 
-    async def _stream(
-        self, response: web.StreamResponse, behaviour: str, tokens: int, came: float, itl_s: float
-    ) -> None:
-        size = {"chunked": 4, "lump": tokens}.get(behaviour, 1)
-        for first in range(0, tokens, size):
-            last = min(first + size, tokens) - 1
-            await asyncio.sleep(max(0.0, came + self.ttft_s + last * itl_s - time.monotonic()))
-            if behaviour in ("breaks", "cut") and first >= tokens // 2:
-                return
-            text = "" if behaviour == "empty" and first % 2 else TEXT * (last + 1 - first)
-            event = _event({"choices": [{"index": 0, "text": text, "finish_reason": None}]})
-            middle = event.index(TEXT.encode()) + 1 if behaviour == "torn" else len(event)
-            await response.write(event[:middle])
-            if behaviour == "torn":
-                await asyncio.sleep(itl_s / 4)
-                await response.write(event[middle:])
 
-    def _end(self, behaviour: str, sent: int, tokens: int) -> list[bytes]:
+class Answer:
+    """One completion: its chunks in time, then usage and what the server says of itself."""
+
+    def __init__(self, behaviour: Behaviour, prompt_tokens: int, asked: int, number: int) -> None:
+        self.behaviour = behaviour
+        self.prompt_tokens = prompt_tokens + behaviour.surplus_prompt
+        self.tokens = behaviour.tokens(asked)
+        self.number = number
+        self.first_s = self.last_s = 0.0
+
+    async def stream(self, response: web.StreamResponse, came: float, ttft_s: float, itl_s: float) -> None:
+        behaviour = self.behaviour
+        step_s = itl_s * behaviour.slowness(self.number)
+        size = behaviour.chunk or self.tokens
+        for first in range(0, self.tokens, size):
+            last = min(first + size, self.tokens) - 1
+            if behaviour.end != "done" and first >= self.tokens // 2:
+                break
+            due = came + ttft_s + last * step_s
+            if first >= self.tokens // 2 and behaviour.stalls(self.number):
+                due += behaviour.stall_s
+            await asyncio.sleep(max(0.0, due - time.monotonic()))
+            self.last_s = time.monotonic() - came
+            self.first_s = self.first_s or ttft_s + self.last_s - (due - came)
+            if last >= behaviour.withheld:
+                await self._write(response, self._chunk(first, last), step_s / 4)
+        for event in self._end():
+            await response.write(event)
+
+    async def _write(self, response: web.StreamResponse, event: bytes, pause_s: float) -> None:
+        if not self.behaviour.torn:
+            await response.write(event)
+            return
+        middle = event.index(TEXT.encode()) + 1
+        await response.write(event[:middle])
+        await asyncio.sleep(pause_s)
+        await response.write(event[middle:])
+
+    def _chunk(self, first: int, last: int) -> bytes:
+        text = "" if self.behaviour.empty and first % 2 == 0 else TEXT * (last + 1 - first)
+        choice: dict[str, Any] = {"index": 0, "text": text, "finish_reason": None}
+        if self.behaviour.tells == "vllm":
+            choice["token_ids"] = list(range(first, last + 1))
+        chunk: dict[str, Any] = {"choices": [choice]}
+        if self.behaviour.tells == "llama":
+            chunk["timings"] = {"predicted_n": last + 1}
+        return _event(chunk)
+
+    def _end(self) -> list[bytes]:
         done = b"data: [DONE]\n\n"
-        prompt = sent + (behaviour == "surplus")
-        usage = {"prompt_tokens": prompt, "completion_tokens": tokens, "total_tokens": prompt + tokens}
-        cached = {"prompt_tokens_details": {"cached_tokens": 16 if behaviour == "cached" else 0}}
-        if behaviour == "breaks":
+        if self.behaviour.end == "error":
             return [_event({"error": {"message": "the mock broke", "code": 500}}), done]
-        if behaviour == "cut":
+        if self.behaviour.end == "cut":
             return []
-        if behaviour == "uncounted":
+        if self.behaviour.usage == "none":
             return [done]
-        if behaviour == "within":
-            last = {"choices": [{"index": 0, "text": "", "finish_reason": "length"}], "usage": usage}
-            return [_event({**last, "timings": {"cache_n": 0, "prompt_n": sent}}), done]
-        if behaviour in ("silent", "counter"):
-            return [_event({"choices": [], "usage": usage}), done]
-        return [_event({"choices": [], "usage": {**usage, **cached}}), done]
+        usage: dict[str, Any] = {"prompt_tokens": self.prompt_tokens, "completion_tokens": self.tokens}
+        if self.behaviour.cached is not None and self.behaviour.tells != "llama":
+            usage["prompt_tokens_details"] = {"cached_tokens": self.behaviour.cached}
+        last = [{"index": 0, "text": "", "finish_reason": "length"}]
+        choices = last if self.behaviour.usage == "last" else []
+        return [_event({"choices": choices, "usage": usage, **self._told()}), done]
+
+    def _told(self) -> dict[str, Any]:
+        """The server's own times of the request: when its tokens were really out, not when they were due."""
+        prefill_ms = 1000 * self.first_s * self.behaviour.told_prefill
+        decode_ms = 1000 * (self.last_s - self.first_s) * self.behaviour.told_decode
+        if self.behaviour.tells == "llama":
+            own = {"prompt_ms": prefill_ms, "predicted_ms": decode_ms, "predicted_n": self.tokens}
+            return {"timings": {**own, "cache_n": self.behaviour.cached, "predicted_per_second": 1e6}}
+        if self.behaviour.tells == "vllm":
+            return {"metrics": {"time_to_first_token_ms": prefill_ms, "generation_time_ms": decode_ms}}
+        return {}
 
 
-def _event(data: dict[str, object]) -> bytes:
+def _event(data: dict[str, Any]) -> bytes:
     return f"data: {json.dumps(data, ensure_ascii=False)}\n\n".encode()
 
 

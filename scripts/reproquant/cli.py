@@ -19,6 +19,7 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
+from reproquant.doctor.command import doctor
 from reproquant.errors import FormatError, ReproquantError
 from reproquant.files import read_json, sha256_text, store, write_json
 from reproquant.fp8 import layouts
@@ -240,3 +241,6 @@ def _reproducible(rules: dict[str, dict[str, Any]]) -> Table:
 
 def _print_json(data: Any) -> None:
     print(json.dumps(data, indent=1, ensure_ascii=False))
+
+
+app.command()(_known_failures()(doctor))

@@ -94,12 +94,19 @@ REPORT_FILES = tuple(
     )
 )
 
+CLAIMS_FILES = (
+    "workflow/claims/v100-article.yaml",
+    "workflow/report/claims.html.j2",
+    "workflow/report/claims.md.j2",
+)
+
 STAGES = {
     "build_environment": Stage(
         slice=lambda study, environment: environment, locks=lambda study, environment: (environment,)
     ),
     "fetch_llama_cpp": Stage(slice=_llama_cpp_source),
     "build_llama_cpp": Stage(slice=_llama_cpp),
+    "prove_cuda": Stage(slice=lambda study: _llama_cpp(study)["cuda_architectures"]),
     "fetch_model": Stage(slice=_model, packages=("gguf", "huggingface-hub", "numpy", "safetensors")),
     "convert_gguf": Stage(
         slice=lambda study: study.model.name,
@@ -137,5 +144,7 @@ STAGES = {
         packages=("gguf", "numpy", "safetensors"),
         kept="by recipe",
     ),
-    "report": Stage(slice=_report, files=lambda study: REPORT_FILES, packages=("jinja2", "matplotlib")),
+    "report": Stage(
+        slice=_report, files=lambda study: (*REPORT_FILES, *CLAIMS_FILES), packages=("jinja2", "matplotlib")
+    ),
 }

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
@@ -225,6 +226,45 @@ class Vllm(Section):
     )
 
 
+NotNegative = Annotated[float, Field(ge=0)]
+
+
+class Limits(Section):
+    """Where a measurement stops being ``ok``; percentages are of the figure that is checked.
+
+    Beyond a ``..._flag_percent`` a measurement is rejected, between it and the
+    limit before it flagged. A spread is (max - min) / median over rounds.
+    """
+
+    warmup_percent: NotNegative = Field(
+        default=2, description="spread of the last three warm-up requests, in decode and in prefill"
+    )
+    decode_spread_percent: NotNegative = Field(default=3, description="one request alone")
+    prefill_spread_percent: NotNegative = Field(default=8, description="one request alone")
+    output_spread_percent: NotNegative = Field(default=5, description="several requests at once")
+    drift_percent: NotNegative = Field(
+        default=1,
+        description="first to last round, where every round is faster (or slower) than the one before",
+    )
+    start_skew_ms: NotNegative = Field(default=5, description="first to last request of a round to be sent")
+    busy_percent: NotNegative = Field(
+        default=20, description="share of all cores that other programs keep busy before the start; CPU only"
+    )
+    decode_server_percent: NotNegative = Field(
+        default=1, description="the client's decode and the server's own"
+    )
+    decode_server_flag_percent: NotNegative = 3
+    decode_native_percent: NotNegative = Field(
+        default=3, description="the client's decode and the native tool's"
+    )
+    decode_native_flag_percent: NotNegative = 10
+    ttft_over_prefill_ms: NotNegative = Field(
+        default=5,
+        description="time to first token less the server's prefill; this or the percentage, if larger",
+    )
+    ttft_over_prefill_percent: NotNegative = 10
+
+
 class Benchmark(Section):
     """The workload and the protocol, the same for every subject."""
 
@@ -232,12 +272,33 @@ class Benchmark(Section):
     prompt_tokens: PositiveInt
     output_tokens: PositiveInt
     concurrencies: tuple[PositiveInt, ...]
-    warmup_requests: PositiveInt
+    launches: PositiveInt = Field(
+        default=2, description="starts of the server, among which the rounds are divided"
+    )
+    warmup_requests: PositiveInt = Field(description="least number of lone requests before a launch's rounds")
+    warmup_at_most: PositiveInt = Field(
+        default=20, description="how many there may be until the last three agree"
+    )
     rounds: PositiveInt
+    rounds_if_unsteady: PositiveInt = Field(
+        default=11, description="rounds in all if the planned ones were unsteady; never fewer than these"
+    )
+    native_repetitions: int = Field(
+        default=5, ge=0, description="of the engine's own benchmark tool, beside the server; 0 leaves it out"
+    )
     seed: int = Field(description="shuffles the rounds and draws the nonces")
     request_timeout_s: PositiveInt
     start_timeout_s: PositiveInt = Field(description="from launch to healthy")
     baseline: Slug = Field(description="the subject that the others are compared with")
+    limits: Limits = Limits()
+
+    @model_validator(mode="after")
+    def _a_round_for_each_launch(self) -> Benchmark:
+        if self.launches > self.rounds:
+            raise ValueError(
+                f"{self.launches} launches can't share {self.rounds} rounds; give each at least one"
+            )
+        return self
 
 
 class Subject(Section):
@@ -275,6 +336,14 @@ class Study(Section):
     def load(cls, path: Path) -> Study:
         """Read a resolved study (``results/<study>/study.json``)."""
         return cls.resolve(read_json(path), str(path))
+
+    @classmethod
+    def of_files(cls, files: Sequence[Path]) -> Study:
+        """Lay study files over config.yaml as Snakemake's ``--configfile`` does, and resolve the result."""
+        config: dict[str, Any] = read_yaml(repository() / "config.yaml")
+        for file in files:
+            config = laid_over(config, read_yaml(file))
+        return cls.resolve(config, ", ".join(map(str, files)) or "config.yaml")
 
     @classmethod
     def resolve(cls, config: dict[str, Any], where: str = "config") -> Study:
@@ -453,6 +522,17 @@ def _vllm_is_the_locked_one(study: Study, where: str) -> None:
 def lock_path(environment: str) -> Path:
     """The lock file of an environment's name."""
     return repository() / "envs" / f"{environment}.lock"
+
+
+def laid_over(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    """Mappings merge key by key; anything else of ``over``, lists too, replaces what ``base`` has."""
+    merged = {
+        key: laid_over(base[key], value)
+        if isinstance(value, dict) and isinstance(base.get(key), dict)
+        else value
+        for key, value in over.items()
+    }
+    return {**base, **merged}
 
 
 def read_yaml(path: Path) -> Any:

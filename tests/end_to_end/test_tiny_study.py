@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,9 @@ import yaml
 from jsonschema import validate
 
 from conftest import Checkout, copy_checkout
+from reproquant.engines import for_subject
 from reproquant.files import read_json, repository, sha256_file
+from reproquant.study import Study
 
 GOLDEN = yaml.safe_load((Path(__file__).parent / "golden.yaml").read_text())
 
@@ -35,8 +38,39 @@ def test_a_subject_is_measured_with_exact_counts_and_no_cache_hit(subject: str, 
             0,
         )
         assert request["error"] is None
+    assert [
+        proof for proof in data["cache_off"] if re.match(r"proof: .* (counted 0 cached|grew by 0[ ,])", proof)
+    ]
     for level in data["levels"]:
         assert level["decode_tok_per_s"]["median"] > 0
+        assert level["prefill_from"] == "server"
+
+
+@pytest.mark.parametrize("subject", ["llama-q4km", "vllm-bf16"])
+def test_the_server_confirms_the_clients_figures(subject: str, tiny: Checkout) -> None:
+    data = measurement(tiny, subject)
+    pairs = {(check["what"], check["concurrency"]): check for check in data["checks"]}
+    for concurrency in (1, 2):
+        tokens = pairs["output tokens", concurrency]
+        assert tokens["left"] == tokens["right"] == 3 * concurrency * 16
+        assert ("decode", concurrency) in pairs
+    assert pairs["first token and prefill", 1]["difference"] > 0
+    assert all(request["server"]["mean_of"] == 1 for request in data["requests"])
+
+
+def test_llama_bench_runs_the_studys_workload(tiny: Checkout, tmp_path: Path) -> None:
+    study = Study.load(tiny.results / "study.json")
+    twice = study.benchmark.model_copy(update={"native_repetitions": 2})
+    engine = for_subject(
+        study.model_copy(update={"benchmark": twice}),
+        subject := study.subject("llama-q4km"),
+        tiny.results / "gguf/Q4_K_M.gguf",
+        tiny.results / "llama_cpp/build.json",
+        tmp_path / "log",
+    )
+    found = engine.native(engine.plan(subject), subject, tmp_path / "log")
+    assert found and min(*found.prefill_tok_per_s, *found.decode_tok_per_s) > 0
+    assert len(found.prefill_tok_per_s) == len(found.decode_tok_per_s) == 2
 
 
 def test_every_prompt_of_a_subject_is_different_from_its_first_token_on(tiny: Checkout) -> None:

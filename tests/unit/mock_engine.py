@@ -7,21 +7,43 @@ from pathlib import Path
 from typing import Any
 
 from reproquant.engines.base import PORT, Dialect, Engine, Plan
-from reproquant.study import Benchmark, Subject
+from reproquant.study import Benchmark, Limits, Subject
 
 PROGRAM = Path(__file__).parents[1] / "mock_server.py"
 TTFT_MS, ITL_MS = 60.0, 6.0
+WIDE = Limits(
+    warmup_percent=1000,
+    decode_spread_percent=1000,
+    prefill_spread_percent=1000,
+    output_spread_percent=1000,
+    drift_percent=1000,
+    start_skew_ms=1000,
+    decode_server_percent=50,
+    decode_server_flag_percent=50,
+    ttft_over_prefill_ms=1000,
+)
 
 
 class MockEngine(Engine):
     name = "vllm"
     foreign_prefix = "MOCK_"
-    dialect = Dialect("prompt", "add_special_tokens", cache_counters=("mock:hits_total",))
+    dialect = Dialect(
+        "prompt",
+        "add_special_tokens",
+        counters={"cached_tokens": ("mock:hits_total",), "output_tokens": ("mock:tokens_total",)},
+    )
 
-    def __init__(self, *arguments: str, start_timeout_s: float = 30, counts_hits: bool = True) -> None:
+    def __init__(
+        self,
+        *arguments: str,
+        start_timeout_s: float = 30,
+        counts: bool = True,
+        times_ms: tuple[float, float] = (TTFT_MS, ITL_MS),
+    ) -> None:
         super().__init__(start_timeout_s)
         self._arguments = arguments
-        if not counts_hits:
+        self._times_ms = times_ms
+        if not counts:
             self.dialect = Dialect("prompt", "add_special_tokens")  # type: ignore[misc]
 
     @property
@@ -32,7 +54,8 @@ class MockEngine(Engine):
         return {"name": "mock"}
 
     def plan(self, subject: Subject) -> Plan:
-        timing = ("--ttft-ms", str(TTFT_MS), "--itl-ms", str(ITL_MS))
+        ttft_ms, itl_ms = self._times_ms
+        timing = ("--ttft-ms", str(ttft_ms), "--itl-ms", str(itl_ms))
         command = (sys.executable, str(PROGRAM), "--port", PORT, *timing, *self._arguments)
         return Plan(command, {"MOCK_PLANNED": "1"}, ("there is none",))
 
@@ -43,17 +66,24 @@ def subject(behaviour: str, **changes: Any) -> Subject:
 
 
 def benchmark(prompt: Path, **changes: Any) -> Benchmark:
-    """A workload that takes a second: 32 tokens in, 8 out, concurrency 1 and 2, two rounds."""
+    """A workload that takes a second: 32 tokens in, 8 out, concurrency 1 and 2, two rounds.
+
+    Its limits are so wide that a busy machine's jitter over 50 ms is within them.
+    """
     settings = {
         "prompt": str(prompt),
         "prompt_tokens": 32,
         "output_tokens": 8,
         "concurrencies": (1, 2),
-        "warmup_requests": 2,
+        "launches": 1,
+        "warmup_requests": 3,
+        "warmup_at_most": 3,
         "rounds": 2,
+        "rounds_if_unsteady": 2,
         "seed": 7,
         "request_timeout_s": 10,
         "start_timeout_s": 30,
         "baseline": "steady",
+        "limits": WIDE,
     }
     return Benchmark(**{**settings, **changes})

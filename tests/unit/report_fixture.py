@@ -122,6 +122,26 @@ def measurement(subject: dict[str, Any]) -> dict[str, Any]:
         "warmup": [],
         "requests": [],
         "levels": [] if refused else [level(subject["name"], n, dice) for n in CONCURRENCIES],
+        "checks": [] if refused else [check(SPEEDS[subject["name"]][0])],
+    }
+
+
+def check(decode: float) -> dict[str, Any]:
+    """The client's decode against the server's, which is half a percent higher."""
+    return {
+        "what": "decode",
+        "concurrency": 1,
+        "left_of": "client",
+        "left": decode,
+        "right_of": "server's clock",
+        "right": decode * 1.005,
+        "unit": "tok/s",
+        "difference": -0.4975,
+        "difference_unit": "%",
+        "ok_within": 1,
+        "flagged_within": 3,
+        "verdict": "ok",
+        "reason": None,
     }
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from mock_engine import ITL_MS, TTFT_MS, MockEngine, subject
-from reproquant.bench.client import Client, Reply, metric
+from reproquant.bench.client import Client, Reply
+from reproquant.bench.counters import Counters, metric
 from reproquant.engines.base import Endpoint
 from reproquant.errors import ToolError
 
@@ -59,6 +60,27 @@ def test_tokens_are_counted_from_usage_when_a_chunk_holds_four(endpoint: Endpoin
     reply = one(endpoint, "chunked")
     assert reply.completion_tokens == TOKENS and reply.error is None
     assert times_ms(reply)[0] >= TTFT_MS + 3 * ITL_MS - 1
+    assert reply.first_chunk_tokens == 4
+
+
+def test_tokens_that_llama_server_sent_no_chunk_for_are_told_by_its_timings(endpoint: Endpoint) -> None:
+    reply = one(endpoint, "withheld")
+    assert (reply.first_chunk_tokens, reply.completion_tokens) == (3, TOKENS)
+
+
+@pytest.mark.parametrize(("behaviour", "tokens"), [("steady", None), ("within", TOKENS)])
+def test_the_servers_own_times_are_kept_and_its_rates_are_not(
+    endpoint: Endpoint, behaviour: str, tokens: int | None
+) -> None:
+    server = one(endpoint, behaviour).server
+    assert server and server.output_tokens == tokens and server.mean_of == 1
+    assert TTFT_MS <= server.prefill_ms < TTFT_MS + 60
+    assert abs(server.decode_ms - (TOKENS - 1) * ITL_MS) < 30
+
+
+def test_nothing_is_made_up_for_a_server_that_tells_no_times(endpoint: Endpoint) -> None:
+    reply = one(endpoint, "blind")
+    assert reply.server is None and reply.first_chunk_tokens == 1
 
 
 def test_a_reply_in_one_chunk_has_no_time_between_its_tokens(endpoint: Endpoint) -> None:
@@ -122,3 +144,24 @@ def test_a_metric_is_summed_over_its_labels_and_not_over_longer_names() -> None:
     text = 'hits_total{a="1"} 2.0\nhits_total{a="2"} 3\nhits_total_created 9\n# hits_total 7\n'
     assert metric(text, ("other", "hits_total")) == 5
     assert metric(text, ("other",)) is None
+
+
+def test_the_growth_of_counters_gives_the_mean_times_of_a_rounds_requests() -> None:
+    before = Counters(output_tokens=10, prefill_s=1.0, decode_s=2.0)
+    growth = Counters(output_tokens=26, prefill_s=1.4, decode_s=3.0).since(before)
+    times = growth.times(2)
+    assert growth.output_tokens == 16 and growth.cached_tokens is None and times
+    assert (times.prefill_ms, times.decode_ms, times.mean_of) == pytest.approx((200, 500, 2))
+    assert Counters(output_tokens=1).times(1) is None
+
+
+def test_counters_are_read_again_until_they_have_caught_up(endpoint: Endpoint) -> None:
+    async def talk() -> float | None:
+        async with Client(endpoint.url, "steady", MockEngine.dialect, 10) as client:
+            before = await client.counters()
+            answer = asyncio.create_task(client.together([IDS], TOKENS))
+            growth = (await client.counters(before, TOKENS)).since(before)
+            await answer
+            return growth.output_tokens
+
+    assert asyncio.run(talk()) == TOKENS

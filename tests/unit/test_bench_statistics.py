@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from reproquant.bench.measurement import Request
+from reproquant.bench.measurement import Request, ServerTimes
 from reproquant.bench.statistics import levels, measurable, spread, summarize
 
 
@@ -61,3 +61,21 @@ def test_a_request_that_decode_cannot_be_timed_on_is_not_measurable(changes: dic
 
 def test_spread_is_the_range_over_the_median() -> None:
     assert spread(summarize([95, 100, 110])) == pytest.approx(0.15)
+
+
+def test_tokens_that_came_with_the_first_chunk_took_no_time_of_the_decode() -> None:
+    (level,) = levels([request(first_chunk_tokens=4, first_token_ms=530.0)])
+    assert level.decode_tok_per_s.median == pytest.approx(100)
+
+
+def test_prefill_is_taken_from_the_server_where_it_tells_its_times() -> None:
+    times = ServerTimes(prefill_ms=256, decode_ms=1000)
+    (level,) = levels([request(server=times), request(round=1, server=times)])
+    assert (level.prefill_from, level.prefill_tok_per_s.median) == ("server", pytest.approx(2000))
+    assert level.server_decode_tok_per_s and level.server_decode_tok_per_s.median == pytest.approx(127)
+    assert level.ttft_ms.median == 500
+
+
+def test_one_request_without_the_servers_times_leaves_the_level_to_the_client() -> None:
+    (level,) = levels([request(server=ServerTimes(prefill_ms=256, decode_ms=1000)), request(round=1)])
+    assert (level.prefill_from, level.server_prefill_ms) == ("client", None)

@@ -22,7 +22,9 @@ def llama(tmp_path: Path) -> LlamaServer:
     server = tmp_path / "bin" / "llama-server"
     server.parent.mkdir()
     server.write_bytes(b"a program")
-    facts = {"commit": "c" * 40, "binaries": {"llama-server": {"sha256": sha256_file(server)}}}
+    (bench := server.with_name("llama-bench")).write_bytes(b"another program")
+    digests = {path.name: {"sha256": sha256_file(path)} for path in (server, bench)}
+    facts = {"commit": "c" * 40, "binaries": digests}
     gguf = tmp_path / "Q4_K_M.gguf"
     gguf.write_bytes(b"12345")
     sizes = {"prompt_tokens": 512, "output_tokens": 128, "concurrencies": (1, 4)}
@@ -99,6 +101,17 @@ def test_vllm_gets_the_studys_settings_then_the_subjects(tmp_path: Path) -> None
     assert value(command, "--served-model-name") == "a-subject"
     assert "--no-enable-prefix-caching" in command
     assert command[-3:] == ("--enforce-eager", "--seed", "1")
+
+
+@pytest.mark.parametrize(
+    ("version", "told"), [("0.9.2", False), ("0.26.1", False), ("0.27.0", True), ("0.32.0", True)]
+)
+def test_vllm_is_asked_for_a_requests_own_times_where_its_version_knows_them(
+    version: str, told: bool, tmp_path: Path
+) -> None:
+    command = vllm(tmp_path, version=version).plan(subject("vllm")).command
+    assert ("--enable-per-request-metrics" in command) is told
+    assert "--enable-prompt-tokens-details" in command
 
 
 def test_vllm_runs_offline_with_the_studys_variables(tmp_path: Path) -> None:

@@ -29,9 +29,9 @@ def results(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def built(results: Path, tmp_path: Path) -> Path:
-    report.build(results, tmp_path / "report")
-    return tmp_path / "report"
+def built(results: Path) -> Path:
+    report.build(results, results / "report")
+    return results / "report"
 
 
 def build(results: Path) -> Path:
@@ -88,7 +88,7 @@ def test_no_template_reaches_behind_a_number_for_its_bare_value() -> None:
         ]
 
 
-def test_a_plot_of_a_bare_figure_is_refused(results: Path) -> None:
+def test_a_plot_of_a_bare_figure_is_refused(results: Path, built: Path) -> None:
     content = read_content(Numbers(results), study.Study.load(results / "study.json"))
     subject: Subject = content.subjects[0]
     object.__setattr__(subject.single.figures["decode_tok_per_s"], "median", 12.5)
@@ -158,6 +158,7 @@ def test_a_refusal_stands_in_the_engines_own_words_with_what_was_expected(built:
         text = (built / name).read_text()
         assert REFUSAL in text
         assert "expected it to be unsupported, and it was." in text
+        assert "compatibility table has it as refused: The CPU build has no kernel" in text
 
 
 @pytest.mark.parametrize("status", ["rejected", "unstable"])
@@ -240,3 +241,23 @@ def test_a_single_ranked_subject_is_called_the_only_one(results: Path) -> None:
     assert answer.startswith(
         "On this CPU, only llama-q4km could be ranked: it decodes 198 tok/s for one request"
     )
+
+
+def test_a_cross_check_is_shown_with_both_figures_and_its_verdict(built: Path) -> None:
+    ids = {number["id"] for number in read_json(built / "report.json")["numbers"]}
+    page, text = (built / "index.html").read_text(), (built / "report.md").read_text()
+    for key in ("left", "right", "difference"):
+        assert f"llama-q4km.checks.0.{key}" in ids
+        assert f'data-number="llama-q4km.checks.0.{key}"' in page
+    assert (
+        "| llama-q4km | decode | 1 | client | 196 tok/s | server's clock | 197 tok/s | -0.497 % | ok |"
+        in text
+    )
+
+
+def test_a_study_without_cross_checks_has_no_such_table(results: Path) -> None:
+    for path in (results / "bench").glob("*.json"):
+        if ".prov" not in path.name:
+            change(path, lambda m: m.update(checks=[]))
+    again = build(results)
+    assert "Cross-checks" not in (again / "index.html").read_text() + (again / "report.md").read_text()

@@ -2,6 +2,7 @@ rule report:
     input:
         model="results/{study}/model/manifest.json",
         llama_cpp="results/{study}/llama_cpp/build.json",
+        machine_code=MACHINE_CODE,
         inspections=expand(
             "results/{{study}}/gguf/{type}.inspect.json", type=["f16", *STUDY.gguf.quantizations]
         ),
@@ -16,6 +17,7 @@ rule report:
     output:
         html="results/{study}/report/index.html",
         markdown="results/{study}/report/report.md",
+        claims="results/{study}/report/claims.json",
         numbers="results/{study}/report/report.json",
         record="results/{study}/report/report.json.prov.json",
     log:
@@ -30,7 +32,7 @@ rule report:
         recipe=recipe("report"),
     shell:
         "python scripts/report.py --study results/{wildcards.study}/study.json --recipe {params.recipe} --log {log}"
-        " --output {output.numbers} --results {input.model} {input.llama_cpp} {input.inspections} {input.fp8}"
+        " --output {output.numbers} --results {input.model} {input.llama_cpp} {input.machine_code} {input.inspections} {input.fp8}"
         " {input.measurements} {input.quality}"
 
 

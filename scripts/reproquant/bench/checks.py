@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from reproquant.bench.measurement import Level, Request, Status
-from reproquant.bench.statistics import measurable, spread
-from reproquant.study import Benchmark
-
-BUSY_LIMIT = 0.2
-DECODE_SPREAD, OUTPUT_SPREAD, PREFILL_SPREAD = 0.03, 0.05, 0.08
+from reproquant.bench.measurement import Check, Level, Request, Round, Status
+from reproquant.bench.statistics import drift, measurable, spread
+from reproquant.study import Benchmark, Limits
 
 
 def judge(
@@ -19,26 +16,51 @@ def judge(
     cache_hits: float | None,
     on_gpu: bool,
     busy_share: float,
+    checks: Sequence[Check] = (),
+    rounds: Sequence[Round] = (),
+    doubts: Sequence[str] = (),
 ) -> tuple[Status, list[str]]:
     """The status of a finished run and a sentence for each reason why it isn't ok.
 
     ``cache_hits`` is how much the server's own counter of cached tokens grew,
-    null if it has none. Wrong counts, a cache hit or a broken request reject;
-    an unsteady run is ``unstable`` on a GPU and ``flagged`` on a CPU.
+    null if it has none. Wrong counts, a cache hit, a broken request or paths
+    that contradict each other reject; an unsteady run is ``unstable`` on a GPU
+    and ``flagged`` on a CPU. ``doubts`` are reasons to flag that the run brought.
     """
-    if wrong := [*_count_reasons(requests, benchmark), *_cache_reasons(requests, cache_hits)]:
+    limits = benchmark.limits
+    wrong = [
+        *_count_reasons(requests, benchmark),
+        *_cache_reasons(requests, cache_hits),
+        *(check.reason for check in checks if check.verdict == "rejected" and check.reason),
+    ]
+    if wrong:
         return "rejected", wrong
-    unsteady = [reason for level in found for reason in _spread_reasons(level)]
-    doubts = []
+    unsteady = unsteady_reasons(found, limits)
+    weak = [
+        *doubts,
+        *(check.reason for check in checks if check.verdict == "flagged" and check.reason),
+        *_skew_reasons(rounds, limits),
+    ]
     if cache_hits is None and any(request.cached_tokens is None for request in requests):
-        doubts.append("The server doesn't tell how many prompt tokens it took from a cache.")
+        weak.append("The server doesn't tell how many prompt tokens it took from a cache.")
+    if any(level.server_decode_tok_per_s is None for level in found):
+        weak.append("The server tells no times of its own, so nothing confirms the client's.")
     if benchmark.rounds < 2:
-        doubts.append("There was one round, so nothing is known about the spread.")
-    if busy_share > BUSY_LIMIT and not on_gpu:
-        doubts.append(f"Just before the server started, other programs kept the cores {busy_share:.0%} busy.")
+        weak.append("There was one round, so nothing is known about the spread.")
+    if 100 * busy_share > limits.busy_percent and not on_gpu:
+        weak.append(f"Just before the server started, other programs kept the cores {busy_share:.0%} busy.")
     if unsteady and on_gpu:
-        return "unstable", unsteady + doubts
-    return ("flagged" if unsteady or doubts else "ok"), unsteady + doubts
+        return "unstable", unsteady + weak
+    return ("flagged" if unsteady or weak else "ok"), unsteady + weak
+
+
+def unsteady_reasons(found: Sequence[Level], limits: Limits) -> list[str]:
+    """A sentence for each figure whose rounds differ too much, or only ever rise or fall."""
+    return [
+        reason
+        for level in found
+        for reason in (*_spread_reasons(level, limits), *_drift_reasons(level, limits))
+    ]
 
 
 def _count_reasons(requests: Sequence[Request], benchmark: Benchmark) -> Iterator[str]:
@@ -63,23 +85,42 @@ def _cache_reasons(requests: Sequence[Request], hits: float | None) -> Iterator[
         yield f"The server's counter of cache hits grew by {hits:g} during the measurement."
 
 
-def _spread_reasons(level: Level) -> Iterator[str]:
+def _spread_reasons(level: Level, limits: Limits) -> Iterator[str]:
     """Alone, a request's own speeds must be steady; together, what the server gives all of them.
 
     Which of several requests is served first is a race, so their own speeds
     differ between rounds of a steady server.
     """
     alone = (
-        ("decode speed", level.decode_tok_per_s, DECODE_SPREAD),
-        ("prefill speed", level.prefill_tok_per_s, PREFILL_SPREAD),
+        ("decode speed", level.decode_tok_per_s, limits.decode_spread_percent),
+        ("prefill speed", level.prefill_tok_per_s, limits.prefill_spread_percent),
     )
-    together = (("output throughput", level.output_tok_per_s, OUTPUT_SPREAD),)
-    gates = alone if level.concurrency == 1 else together
-    for what, summary, limit in gates:
-        if spread(summary) > limit:
+    together = (("output throughput", level.output_tok_per_s, limits.output_spread_percent),)
+    for what, summary, limit in alone if level.concurrency == 1 else together:
+        if 100 * spread(summary) > limit:
             yield (
                 f"At concurrency {level.concurrency} the rounds' {what} differs by {spread(summary):.1%} "
-                f"of its median; {limit:.0%} is steady."
+                f"of its median; {limit:g}% is steady."
+            )
+
+
+def _drift_reasons(level: Level, limits: Limits) -> Iterator[str]:
+    summary = level.decode_tok_per_s if level.concurrency == 1 else level.output_tok_per_s
+    if 100 * drift(summary) > limits.drift_percent:
+        what = "decode speed" if level.concurrency == 1 else "output throughput"
+        way = "rose" if summary.rounds[-1] > summary.rounds[0] else "fell"
+        yield (
+            f"At concurrency {level.concurrency} the {what} {way} from round to round, by "
+            f"{drift(summary):.1%} in all; {limits.drift_percent:g}% is steady."
+        )
+
+
+def _skew_reasons(rounds: Sequence[Round], limits: Limits) -> Iterator[str]:
+    for one in rounds:
+        if one.start_skew_ms > limits.start_skew_ms:
+            yield (
+                f"In round {one.round} at concurrency {one.concurrency} the last request left "
+                f"{one.start_skew_ms:.1f} ms after the first; {limits.start_skew_ms:g} ms is together."
             )
 
 

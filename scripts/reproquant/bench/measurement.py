@@ -24,6 +24,18 @@ class Workload(Part):
     )
 
 
+class ServerTimes(Part):
+    """What the server's own clock says about a request (path C)."""
+
+    prefill_ms: float = Field(description="start of its prefill to its first token")
+    decode_ms: float = Field(description="first to last token")
+    output_tokens: int | None = Field(default=None, description="by the same count; null if it isn't told")
+    queue_ms: float | None = Field(default=None, description="wait before the prefill, if told")
+    mean_of: int = Field(
+        default=1, description="requests that these times are a mean of; 1: they are its own"
+    )
+
+
 class Request(Part):
     """One request as the client saw it; times in milliseconds after the round's barrier."""
 
@@ -35,10 +47,26 @@ class Request(Part):
     sent_ms: float
     first_token_ms: float | None
     last_token_ms: float | None
+    first_chunk_tokens: int = Field(
+        default=1, description="tokens that were out with the first chunk; 1 where the server doesn't tell"
+    )
     prompt_tokens: int | None = Field(description="from usage")
     completion_tokens: int | None = Field(description="from usage")
     cached_tokens: int | None = Field(description="prompt tokens the server says it took from a cache")
+    server: ServerTimes | None = None
     error: str | None = None
+
+
+class Round(Part):
+    """What was seen beside the requests of one round at one concurrency."""
+
+    launch: int
+    round: int
+    concurrency: int
+    start_skew_ms: float = Field(description="first to last request to be sent")
+    counted_tokens: int | None = Field(
+        default=None, description="growth of the server's counter of output tokens; null if it has none"
+    )
 
 
 class Summary(Part):
@@ -55,11 +83,51 @@ class Level(Part):
 
     concurrency: int
     ttft_ms: Summary = Field(description="per round: median over its requests")
-    prefill_tok_per_s: Summary = Field(description="per round: median of prompt_tokens / TTFT")
+    prefill_tok_per_s: Summary = Field(
+        description="per round: median of prompt_tokens / the server's prefill time, or TTFT if it tells none"
+    )
+    prefill_from: Literal["client", "server"] = Field(
+        default="client", description="whose clock the prefill was taken from"
+    )
+    server_prefill_ms: Summary | None = Field(
+        default=None, description="per round: median over its requests; null if the server tells none"
+    )
     decode_tok_per_s: Summary = Field(
-        description="per round: median of (completion_tokens - 1) / (last - first)"
+        description="per round: median of (completion_tokens - first_chunk_tokens) / (last - first)"
+    )
+    server_decode_tok_per_s: Summary | None = Field(
+        default=None, description="per round: median of (tokens - 1) / the server's decode time"
     )
     output_tok_per_s: Summary = Field(description="per round: all completion tokens / (last end - barrier)")
+
+
+class Check(Part):
+    """Two figures that must agree, and whether they do."""
+
+    what: str
+    concurrency: int
+    left_of: str = Field(description="where the left figure comes from")
+    left: float
+    right_of: str
+    right: float
+    unit: str
+    difference: float = Field(description="left - right, in difference_unit")
+    difference_unit: Literal["%", "ms", "tokens"] = Field(description="% is of the right figure")
+    ok_within: float = Field(description="largest size of the difference that is ok")
+    flagged_within: float | None = Field(
+        description="beyond this it is rejected; null: never for being large"
+    )
+    verdict: Literal["ok", "flagged", "rejected"]
+    reason: str | None = Field(description="a sentence if the verdict isn't ok")
+
+
+class Native(Part):
+    """The engine's own benchmark tool on the same weights and workload, one request at a time (path A)."""
+
+    tool: str
+    commands: list[list[str]] = Field(description="store and home paths replaced")
+    prefill_tok_per_s: Summary = Field(description="rounds: the tool's repetitions")
+    decode_tok_per_s: Summary = Field(description="rounds: the tool's repetitions")
 
 
 class Measurement(Part):
@@ -75,7 +143,7 @@ class Measurement(Part):
     hardware: Literal["cpu", "gpu"]
     machine: dict[str, Any] = Field(
         default_factory=dict,
-        description="host, GPUs and the share of all cores that was busy before the start",
+        description="host, GPUs, the share of all cores that was busy before the start, the client's cores",
     )
     command: list[str] = Field(description="the server's command line; store and home paths replaced")
     environment_variables: dict[str, str]
@@ -87,4 +155,7 @@ class Measurement(Part):
     peak_rss_bytes: int | None = Field(default=None, description="of the server's process group, sampled")
     warmup: list[Request]
     requests: list[Request]
+    rounds: list[Round] = Field(default_factory=list)
     levels: list[Level]
+    native: Native | None = Field(default=None, description="null if there is none; the reasons say why")
+    checks: list[Check] = Field(default_factory=list)

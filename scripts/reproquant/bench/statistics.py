@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from statistics import median
 
@@ -40,8 +40,18 @@ def measurable(request: Request) -> bool:
         and request.last_token_ms is not None
         and request.last_token_ms > request.first_token_ms > request.sent_ms
         and request.prompt_tokens is not None
-        and (request.completion_tokens or 0) > 1
+        and (request.completion_tokens or 0) > request.first_chunk_tokens
     )
+
+
+def drift(summary: Summary) -> float:
+    """First to last round over the median, if every round lies beyond the one before, else 0.
+
+    Below four rounds always 0: three are in order by chance one time in three.
+    """
+    rounds = summary.rounds
+    ordered = rounds in (sorted(rounds), sorted(rounds, reverse=True))
+    return abs(rounds[-1] - rounds[0]) / summary.median if ordered and len(rounds) >= 4 else 0.0
 
 
 def _round_of(request: Request) -> tuple[int, int, int]:
@@ -49,30 +59,62 @@ def _round_of(request: Request) -> tuple[int, int, int]:
 
 
 def _level(concurrency: int, rounds: Sequence[Round]) -> Level:
+    told = all(_timed_by_server(request) for round_ in rounds for request in round_)
     return Level(
         concurrency=concurrency,
-        ttft_ms=summarize([median(map(_ttft_ms, round_)) for round_ in rounds]),
-        prefill_tok_per_s=summarize([median(map(_prefill, round_)) for round_ in rounds]),
-        decode_tok_per_s=summarize([median(map(_decode, round_)) for round_ in rounds]),
+        ttft_ms=_medians(ttft_ms, rounds),
+        prefill_tok_per_s=_medians(_server_prefill if told else _client_prefill, rounds),
+        prefill_from="server" if told else "client",
+        server_prefill_ms=_medians(_server_prefill_ms, rounds) if told else None,
+        decode_tok_per_s=_medians(decode, rounds),
+        server_decode_tok_per_s=_medians(_server_decode, rounds) if told else None,
         output_tok_per_s=summarize([_output(round_) for round_ in rounds]),
     )
 
 
-def _ttft_ms(request: Request) -> float:
+def _timed_by_server(request: Request) -> bool:
+    return request.server is not None and request.server.prefill_ms > 0 and request.server.decode_ms > 0
+
+
+def _medians(figure: Callable[[Request], float], rounds: Sequence[Round]) -> Summary:
+    return summarize([median(map(figure, round_)) for round_ in rounds])
+
+
+def ttft_ms(request: Request) -> float:
+    """From sending a measurable request to its first chunk."""
     assert request.first_token_ms is not None
     return request.first_token_ms - request.sent_ms
 
 
-def _prefill(request: Request) -> float:
+def _client_prefill(request: Request) -> float:
     assert request.prompt_tokens is not None
-    return 1000 * request.prompt_tokens / _ttft_ms(request)
+    return 1000 * request.prompt_tokens / ttft_ms(request)
 
 
-def _decode(request: Request) -> float:
-    """The first token comes out of the prefill, so n tokens are n - 1 decode steps."""
+def _server_prefill(request: Request) -> float:
+    assert request.prompt_tokens is not None
+    return 1000 * request.prompt_tokens / _server_prefill_ms(request)
+
+
+def decode(request: Request) -> float:
+    """Tokens a second between first and last chunk; what came with the first one took no time of it."""
     assert request.first_token_ms is not None and request.last_token_ms is not None
     assert request.completion_tokens is not None
-    return 1000 * (request.completion_tokens - 1) / (request.last_token_ms - request.first_token_ms)
+    steps = request.completion_tokens - request.first_chunk_tokens
+    return 1000 * steps / (request.last_token_ms - request.first_token_ms)
+
+
+def _server_prefill_ms(request: Request) -> float:
+    assert request.server is not None
+    return request.server.prefill_ms
+
+
+def _server_decode(request: Request) -> float:
+    """The first token comes out of the prefill, so n tokens are n - 1 decode steps."""
+    assert request.server is not None
+    tokens = request.server.output_tokens or request.completion_tokens
+    assert tokens is not None
+    return 1000 * (tokens - 1) / request.server.decode_ms
 
 
 def _output(round_: Round) -> float:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+from reproquant.engines.native import NativeRun
 from reproquant.engines.refusals import Unsupported, classify, last_words
 from reproquant.engines.warden import Warden
 from reproquant.errors import ToolError
@@ -48,14 +49,14 @@ class Dialect:
 
     ``text_key`` and ``special_key`` name /tokenize's text and its switch for
     special tokens; ``completion`` is laid over the body of /v1/completions;
-    ``cache_counters`` are the names in /metrics that count prompt tokens taken
-    from a cache, of which a server has at most one.
+    ``counters`` gives for each of ``bench.counters.Counters``' fields the names
+    that it has in /metrics, of which a server has at most one.
     """
 
     text_key: str
     special_key: str
     completion: Mapping[str, Any] = field(default_factory=dict)
-    cache_counters: tuple[str, ...] = ()
+    counters: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -98,6 +99,14 @@ class Engine(ABC):
     @abstractmethod
     def plan(self, subject: Subject) -> Plan:
         """The exact command line and environment variables for a subject; starts nothing."""
+
+    def native(self, plan: Plan, subject: Subject, log: Path) -> NativeRun | None:
+        """The study's workload by the engine's own benchmark tool, while no server of it runs.
+
+        None if the engine has none. Raises ToolError if the tool can't be told
+        what the subject is, or fails.
+        """
+        return None
 
     def launch(self, plan: Plan, log: Path) -> Endpoint:
         """Start the server on a free loopback port and wait until /health answers 200.

@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from reproquant import process
 from reproquant.engines.base import LOOPBACK, PORT, Dialect, Engine, Plan
+from reproquant.engines.native import NativeRun, samples_of_llama_bench, shared_by_llama_cpp
 from reproquant.machine.gpu import visible_devices
 from reproquant.study import Benchmark, Subject
 from reproquant.toolchain.llama_cpp import Build
@@ -22,7 +24,13 @@ class LlamaServer(Engine):
     dialect = Dialect(
         text_key="content",
         special_key="add_special",
-        completion={"cache_prompt": False, "top_k": 1, "repeat_penalty": 1.0},
+        completion={
+            "cache_prompt": False,
+            "top_k": 1,
+            "repeat_penalty": 1.0,
+            "timings_per_token": True,
+        },
+        counters={"output_tokens": ("llamacpp:tokens_predicted_total",)},
     )
 
     def __init__(self, build: Build, gguf: Path, benchmark: Benchmark, threads: int) -> None:
@@ -48,15 +56,41 @@ class LlamaServer(Engine):
         slots = max(self._benchmark.concurrencies)
         needed = self._benchmark.prompt_tokens + self._benchmark.output_tokens + 1
         context = slots * CONTEXT_STEP * -(-needed // CONTEXT_STEP)
-        placement = ("-ngl", "99", "-sm", subject.split_mode) if subject.gpus else ()
         command = (
             *(str(self._build.binary("llama-server")), "-m", str(self._gguf), "--alias", subject.name),
             *("--host", LOOPBACK, "--port", PORT),
             *("-np", str(slots), "-c", str(context), "-t", str(self._threads)),
-            *placement,
+            *_placement(subject),
             *CACHE_OFF,
             *("--metrics", "--offline", "--no-ui"),
             *subject.arguments,
         )
         variables = {"CUDA_VISIBLE_DEVICES": visible_devices(subject.gpus)}
         return Plan(command, variables, (" ".join(CACHE_OFF), "cache_prompt false in every request"))
+
+    def native(self, plan: Plan, subject: Subject, log: Path) -> NativeRun:
+        """llama-bench for the prefill, and for the decode steps behind a context of the prompt's length.
+
+        Its usual ``tg`` starts from an empty context. n output tokens are n - 1 steps.
+        """
+        prompt, steps = self._benchmark.prompt_tokens, self._benchmark.output_tokens - 1
+        common = (
+            *(str(self._build.binary("llama-bench")), "-m", str(self._gguf), "-t", str(self._threads)),
+            *("-r", str(self._benchmark.native_repetitions), "-o", "jsonl"),
+            *_placement(subject),
+            *shared_by_llama_cpp(subject.arguments),
+        )
+        prefill = (*common, "-p", str(prompt), "-n", "0")
+        decode = (*common, "-p", "0", "-n", str(steps), "-d", str(prompt))
+        speeds = [_bench(command, plan, log) for command in (prefill, decode)]
+        return NativeRun("llama-bench", (prefill, decode), *speeds)
+
+
+def _placement(subject: Subject) -> tuple[str, ...]:
+    return ("-ngl", "99", "-sm", subject.split_mode) if subject.gpus else ()
+
+
+def _bench(command: tuple[str, ...], plan: Plan, log: Path) -> tuple[float, ...]:
+    start = log.stat().st_size if log.exists() else 0
+    process.run(command, log, plan.environment_variables)
+    return samples_of_llama_bench(log, start)

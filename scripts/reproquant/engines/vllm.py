@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import re
+import tempfile
 from pathlib import Path
 from typing import Any
 
+from reproquant import process
 from reproquant.engines.base import LOOPBACK, PORT, Dialect, Engine, Plan
+from reproquant.engines.native import NativeRun, speeds_of_vllm_bench
 from reproquant.errors import StudyError
 from reproquant.machine.gpu import visible_devices
 from reproquant.study import Benchmark, Subject, Vllm
 from reproquant.toolchain.python_env import PythonEnv
 
 CACHE_OFF = "--no-enable-prefix-caching"
+TIMES_SINCE = (0, 27)
+NATIVE_WARMUP = "2"
 QUIET = {
     "HF_HUB_OFFLINE": "1",
     "TRANSFORMERS_OFFLINE": "1",
@@ -30,12 +36,17 @@ class VllmServer(Engine):
     dialect = Dialect(
         text_key="prompt",
         special_key="add_special_tokens",
-        completion={"repetition_penalty": 1.0, "top_p": 1.0},
-        cache_counters=(
-            "vllm:prefix_cache_hits_total",
-            "vllm:gpu_prefix_cache_hits_total",
-            "vllm:gpu_prefix_cache_hit_rate",
-        ),
+        completion={"repetition_penalty": 1.0, "top_p": 1.0, "return_token_ids": True},
+        counters={
+            "cached_tokens": (
+                "vllm:prefix_cache_hits_total",
+                "vllm:gpu_prefix_cache_hits_total",
+                "vllm:gpu_prefix_cache_hit_rate",
+            ),
+            "output_tokens": ("vllm:generation_tokens_total",),
+            "prefill_s": ("vllm:request_prefill_time_seconds_sum",),
+            "decode_s": ("vllm:request_decode_time_seconds_sum",),
+        },
     )
 
     def __init__(
@@ -80,11 +91,9 @@ class VllmServer(Engine):
                 str(self._checkpoint),
             ),
             *("--served-model-name", subject.name, "--host", LOOPBACK, "--port", PORT),
-            *("--dtype", self._settings.dtype, "--max-model-len", str(self._settings.max_model_len)),
-            *("--generation-config", "vllm", CACHE_OFF),
-            *(("-tp", str(subject.gpus)) if subject.gpus else ()),
-            *self._settings.arguments,
-            *subject.arguments,
+            *("--generation-config", "vllm", "--enable-prompt-tokens-details"),
+            *(("--enable-per-request-metrics",) if self._tells_times() else ()),
+            *self._engine_arguments(subject),
         )
         variables = {
             "CUDA_VISIBLE_DEVICES": visible_devices(subject.gpus),
@@ -92,3 +101,44 @@ class VllmServer(Engine):
             **dict(text.split("=", 1) for text in self._settings.environment_variables),
         }
         return Plan(command, variables, (CACHE_OFF,))
+
+    def native(self, plan: Plan, subject: Subject, log: Path) -> NativeRun:
+        """``vllm bench latency`` for one output token and for all, with the server's engine arguments.
+
+        Its prompts are random ids, and it serves one request at a time.
+        """
+        benchmark = self._benchmark
+        with tempfile.TemporaryDirectory() as folder:
+            results = [Path(folder) / f"{count}.json" for count in (1, benchmark.output_tokens)]
+            commands = [
+                (
+                    *(str(self._environment.python), "-m", "vllm.entrypoints.cli.main", "bench", "latency"),
+                    *("--model", str(self._checkpoint), "--batch-size", "1"),
+                    *("--input-len", str(benchmark.prompt_tokens), "--output-len", result.stem),
+                    *("--num-iters", str(benchmark.native_repetitions), "--num-iters-warmup", NATIVE_WARMUP),
+                    *("--output-json", str(result)),
+                    *self._engine_arguments(subject),
+                )
+                for result in results
+            ]
+            for command in commands:
+                process.run(command, log, plan.environment_variables)
+            speeds = speeds_of_vllm_bench(
+                results[0], results[1], benchmark.prompt_tokens, benchmark.output_tokens
+            )
+        return NativeRun("vllm bench latency", tuple(commands), *speeds)
+
+    def _engine_arguments(self, subject: Subject) -> tuple[str, ...]:
+        """What decides how fast the engine is, alike for its server and its own tool."""
+        return (
+            *("--dtype", self._settings.dtype, "--max-model-len", str(self._settings.max_model_len)),
+            CACHE_OFF,
+            *(("-tp", str(subject.gpus)) if subject.gpus else ()),
+            *self._settings.arguments,
+            *subject.arguments,
+        )
+
+    def _tells_times(self) -> bool:
+        """Whether this version tells a request's times in its answer; others have sums in /metrics."""
+        numbers = tuple(int(part) for part in re.findall(r"\d+", self._settings.version))
+        return numbers >= TIMES_SINCE

@@ -51,6 +51,10 @@ def artifacts(study: Study) -> tuple[Artifact, ...]:
         ),
         Artifact("fetch_llama_cpp", (), {"output": source}),
         Artifact("build_llama_cpp", (("source", source),), {"output": build}),
+        *(
+            Artifact("prove_cuda", (("llama-cpp", build),), {"output": machine_code})
+            for machine_code in _machine_code(study)
+        ),
         Artifact(
             "fetch_model",
             (("llama-cpp", source),) if study.model.source == "synthetic" else (),
@@ -98,6 +102,11 @@ def _environments(study: Study) -> list[str]:
     return list(dict.fromkeys(chosen))
 
 
+def _machine_code(study: Study) -> list[str]:
+    """The proof that a build for GPUs is one; a build for the CPU has none."""
+    return ["llama_cpp/machine_code.json"] if study.llama_cpp.backend == "cuda" else []
+
+
 def _environment(name: str) -> str:
     return f"environments/{name}.json"
 
@@ -105,12 +114,13 @@ def _environment(name: str) -> str:
 def _benchmark(study: Study, subject: Subject) -> Artifact:
     if subject.engine == "vllm":
         weights = {"checkpoint": "model/manifest.json", "fp8": "fp8/manifest.json"}[subject.artifact]
-        engine = _environment(study.environments.vllm)
+        engine, proof = _environment(study.environments.vllm), []
     else:
         weights, engine = f"gguf/{subject.artifact}.gguf", "llama_cpp/build.json"
+        proof = _machine_code(study)
     return Artifact(
         "benchmark",
-        (("weights", weights), ("engine", engine)),
+        (("weights", weights), ("engine", engine), *(("machine-code", path) for path in proof)),
         {"output": f"bench/{subject.name}.json"},
         {"subject": subject.name},
     )
@@ -142,6 +152,7 @@ def _report(study: Study, types: tuple[str, ...]) -> Artifact:
     read = [
         "model/manifest.json",
         "llama_cpp/build.json",
+        *_machine_code(study),
         *(f"gguf/{type}.inspect.json" for type in types),
         "fp8/manifest.json",
         *(f"bench/{subject.name}.json" for subject in study.subjects),
@@ -153,6 +164,7 @@ def _report(study: Study, types: tuple[str, ...]) -> Artifact:
         {
             "html": "report/index.html",
             "markdown": "report/report.md",
+            "claims": "report/claims.json",
             "output": "report/report.json",
         },
     )

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from reproquant.bench.measurement import Measurement, Status
 from reproquant.errors import FormatError
 from reproquant.provenance.lineage import pointer
+from reproquant.report.checks import Check, read_checks
 from reproquant.report.numbers import Number, Numbers, Quote
 from reproquant.study import Study
 from reproquant.study import Subject as StudySubject
@@ -58,6 +59,7 @@ class Subject:
     command: Quote
     size: Number
     levels: tuple[Level, ...]
+    checks: tuple[Check, ...]
     path: str
     ratios: dict[str, Number]
 
@@ -114,6 +116,7 @@ def _read(numbers: Numbers, study: Study, subject: StudySubject) -> Subject:
         levels=tuple(
             _level(numbers, path, subject.name, measurement, n) for n in range(len(measurement.levels))
         ),
+        checks=read_checks(numbers, path, subject.name, measurement),
         path=path,
         ratios={},
     )

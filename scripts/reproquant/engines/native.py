@@ -1,0 +1,81 @@
+"""What an engine's own benchmark tool measures, one request at a time and without a server."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from reproquant.errors import ToolError
+
+SHARED_BY_LLAMA_CPP = frozenset(
+    ("-fa", "--flash-attn", "-b", "--batch-size", "-ub", "--ubatch-size")
+    + ("-ctk", "--cache-type-k", "-ctv", "--cache-type-v")
+)
+
+
+@dataclass(frozen=True)
+class NativeRun:
+    """A tool, the commands that it was run with, and its repetitions' speeds in tokens a second."""
+
+    tool: str
+    commands: tuple[tuple[str, ...], ...]
+    prefill_tok_per_s: tuple[float, ...]
+    decode_tok_per_s: tuple[float, ...]
+
+
+def shared_by_llama_cpp(arguments: tuple[str, ...]) -> tuple[str, ...]:
+    """llama-server's arguments as llama-bench takes them; all must be of the kind that both spell alike.
+
+    Raises ToolError for one that isn't: the tool would measure something else.
+    """
+    for name in arguments[::2]:
+        if name not in SHARED_BY_LLAMA_CPP:
+            raise ToolError(
+                "llama-bench",
+                f"it doesn't know llama-server's argument {name}, so it would measure something else",
+                "leave the argument out, or set benchmark.native_repetitions to 0",
+            )
+    return arguments
+
+
+def samples_of_llama_bench(log: Path, start: int) -> tuple[float, ...]:
+    """Tokens a second of each repetition, from ``-o jsonl`` in the part of a log behind ``start``."""
+    lines = log.read_bytes()[start:].decode(errors="replace").splitlines()
+    try:
+        (test,) = (json.loads(line) for line in lines if line.startswith("{"))
+        return tuple(float(sample) for sample in test["samples_ts"])
+    except (ValueError, KeyError) as error:
+        raise _unreadable("llama-bench", log, error) from error
+
+
+def speeds_of_vllm_bench(
+    first: Path, whole: Path, prompt_tokens: int, output_tokens: int
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Prefill and decode from the results of ``vllm bench latency`` for one and for all output tokens.
+
+    One token is the prefill, P / T1; the others took what all of them took longer,
+    (N - 1) / (TN - T1). T1 in the latter is the median.
+    """
+    single, all_of_them = (_latencies(path) for path in (first, whole))
+    steps = tuple(latency - median(single) for latency in all_of_them)
+    if min(steps) <= 0:
+        raise _unreadable("vllm bench latency", whole, ValueError("more tokens took less time"))
+    return (
+        tuple(prompt_tokens / latency for latency in single),
+        tuple((output_tokens - 1) / step for step in steps),
+    )
+
+
+def _latencies(path: Path) -> list[float]:
+    try:
+        data: Any = json.loads(path.read_bytes())
+        return [float(latency) for latency in data["latencies"]]
+    except (OSError, ValueError, KeyError) as error:
+        raise _unreadable("vllm bench latency", path, error) from error
+
+
+def _unreadable(tool: str, where: Path, error: Exception) -> ToolError:
+    return ToolError(where, f"{tool} gave no figures that can be read: {error}", "see the log")

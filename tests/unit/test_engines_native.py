@@ -1,0 +1,74 @@
+"""The engines' own benchmark tools: the workload that they are given and the figures read back."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reproquant import process
+from reproquant.engines.llama_cpp import LlamaServer
+from reproquant.engines.native import samples_of_llama_bench, speeds_of_vllm_bench
+from reproquant.errors import ToolError
+from test_engines_plans import llama, subject, value, vllm
+
+__all__ = ["llama"]
+
+
+@pytest.fixture
+def run_tools(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
+    """Tools that answer at once: 100 and 102 tok/s, or 0.5 s for one token and 1.77 s for all."""
+    commands: list[tuple[str, ...]] = []
+
+    def answer(command: tuple[str, ...], log: Path, environment: Any) -> None:
+        commands.append(command)
+        with log.open("a") as file:
+            file.write("$ a command\nwarning: {not json}\n" + json.dumps({"samples_ts": [100, 102]}) + "\n")
+        if "--output-json" in command:
+            latency = 0.5 if value(command, "--output-len") == "1" else 1.77
+            Path(value(command, "--output-json")).write_text(json.dumps({"latencies": [latency, latency]}))
+
+    monkeypatch.setattr(process, "run", answer)
+    return commands
+
+
+def test_llama_bench_decodes_behind_a_context_of_the_prompts_length(
+    llama: LlamaServer, run_tools: list[tuple[str, ...]], tmp_path: Path
+) -> None:
+    chosen = subject("llama_cpp", arguments=("-fa", "on"))
+    found = llama.native(llama.plan(chosen), chosen, tmp_path / "log")
+    prefill, decode = run_tools
+    assert (value(prefill, "-p"), value(prefill, "-n")) == ("512", "0") and "-d" not in prefill
+    assert (value(decode, "-p"), value(decode, "-n"), value(decode, "-d")) == ("0", "127", "512")
+    assert value(decode, "-t") == "6" and value(decode, "-fa") == "on"
+    assert found.decode_tok_per_s == (100, 102) and found.commands == (prefill, decode)
+
+
+def test_an_argument_that_llama_bench_lacks_is_refused(llama: LlamaServer, tmp_path: Path) -> None:
+    chosen = subject("llama_cpp", arguments=("--no-mmap",))
+    with pytest.raises(ToolError, match="--no-mmap"):
+        llama.native(llama.plan(chosen), chosen, tmp_path / "log")
+
+
+def test_vllms_tool_gets_the_servers_engine_arguments_and_the_decode_is_what_more_tokens_took(
+    run_tools: list[tuple[str, ...]], tmp_path: Path
+) -> None:
+    engine = vllm(tmp_path)
+    chosen = subject("vllm", arguments=("--seed", "1"))
+    found = engine.native(engine.plan(chosen), chosen, tmp_path / "log")
+    first, whole = run_tools
+    assert (value(first, "--output-len"), value(whole, "--output-len")) == ("1", "128")
+    assert value(whole, "--input-len") == "512" and value(whole, "--batch-size") == "1"
+    assert first[-3:] == ("--enforce-eager", "--seed", "1") and "--enable-per-request-metrics" not in first
+    assert found.prefill_tok_per_s == pytest.approx((1024, 1024))
+    assert found.decode_tok_per_s == pytest.approx((100, 100))
+
+
+def test_output_without_figures_is_told(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text("error: no memory\n")
+    with pytest.raises(ToolError, match="no figures"):
+        samples_of_llama_bench(tmp_path / "log", 0)
+    with pytest.raises(ToolError, match="no figures"):
+        speeds_of_vllm_bench(tmp_path / "1.json", tmp_path / "128.json", 512, 128)
