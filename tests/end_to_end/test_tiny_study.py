@@ -12,7 +12,7 @@ import yaml
 from jsonschema import validate
 
 from checkout import Checkout, copy_checkout
-from reproquant.engines import for_subject
+from reproquant.engines.choice import for_subject
 from reproquant.files import read_json, repository, sha256_file
 from reproquant.study import Study
 
