@@ -4,7 +4,7 @@ from pathlib import Path
 
 from reproquant import program
 from reproquant.bench.protocol import measure
-from reproquant.engines import for_subject
+from reproquant.engines.choice import for_subject
 from reproquant.errors import ToolError
 from reproquant.files import write_json
 from reproquant.stage import stage

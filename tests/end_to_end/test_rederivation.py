@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import Checkout
+from checkout import Checkout
 from reproquant.provenance.rederive import chosen, rederive
 from reproquant.study import Study
 

@@ -11,8 +11,8 @@ import pytest
 import yaml
 from jsonschema import validate
 
-from conftest import Checkout, copy_checkout
-from reproquant.engines import for_subject
+from checkout import Checkout, copy_checkout
+from reproquant.engines.choice import for_subject
 from reproquant.files import read_json, repository, sha256_file
 from reproquant.study import Study
 
@@ -32,11 +32,8 @@ def test_a_subject_is_measured_with_exact_counts_and_no_cache_hit(subject: str, 
     assert data["hardware"] == "cpu"
     assert len(data["requests"]) == 3 * (1 + 2)
     for request in data["requests"]:
-        assert (request["prompt_tokens"], request["completion_tokens"], request["cached_tokens"]) == (
-            64,
-            16,
-            0,
-        )
+        assert (request["prompt_tokens"], request["completion_tokens"]) == (64, 16)
+        assert request["cached_tokens"] in (0, None)
         assert request["error"] is None
     assert [
         proof for proof in data["cache_off"] if re.match(r"proof: .* (counted 0 cached|grew by 0[ ,])", proof)

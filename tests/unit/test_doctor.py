@@ -23,7 +23,7 @@ from reproquant.cli import app
 from reproquant.doctor import Impossible, Reading, as_data, examine, insist, read
 from reproquant.doctor.engines import moves
 from reproquant.doctor.reading import Host, Source, within
-from reproquant.doctor.room import disk_bytes
+from reproquant.doctor.room import file_bytes, tool_bytes
 from reproquant.engines.vllm import VllmServer
 from reproquant.errors import ToolError
 from reproquant.files import repository
@@ -39,6 +39,7 @@ SEVEN_B = 15_231_233_024
 GOOD = Host(
     memory_bytes=128 << 30,
     free_disk_bytes=500_000_000_000,
+    store_disk_bytes=None,
     results_bytes=0,
     shared_memory_bytes=64 << 30,
     governors=("performance",),
@@ -182,6 +183,12 @@ SITUATIONS = {
     "a disk that is too small": Situation(host={"free_disk_bytes": 30_000_000_000}, impossible={"disk"}),
     "a disk that is full of this study's own results": Situation(
         host={"free_disk_bytes": 1_000_000_000, "results_bytes": 70_000_000_000},
+    ),
+    "a store on a small disk of its own": Situation(
+        host={"store_disk_bytes": 5_000_000_000}, impossible={"disk of the store"},
+    ),
+    "results on a small disk that needn't hold the store": Situation(
+        host={"free_disk_bytes": 55_000_000_000, "store_disk_bytes": 50_000_000_000},
     ),
     "little main memory": Situation(host={"memory_bytes": 4 << 30}, warns={"memory"}),
     "a container as docker starts it": Situation(
@@ -362,13 +369,12 @@ def test_what_moves_is_told_from_what_doesnt(text: str, moving: bool) -> None:
 
 
 def test_the_disk_for_the_v100_study_is_what_the_readme_says() -> None:
-    need = disk_bytes(study(), SEVEN_B)
-    assert need is not None and 50e9 < need < 70e9
+    files, tools = file_bytes(study(), SEVEN_B), tool_bytes(study())
+    assert files is not None and 50e9 < files + tools < 75e9
 
 
 def test_an_environment_that_lies_in_the_store_needs_no_room() -> None:
-    whole, less = disk_bytes(study(), SEVEN_B), disk_bytes(study(), SEVEN_B, frozenset({"vllm-v100"}))
-    assert whole is not None and less is not None and whole - less > 5e9
+    assert tool_bytes(study()) - tool_bytes(study(), frozenset({"vllm-v100"})) > 5e9
 
 
 def test_acs_is_read_as_root_and_unknown_otherwise(tmp_path: Path) -> None:

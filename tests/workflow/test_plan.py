@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import Checkout, copy_checkout
+from checkout import Checkout, copy_checkout
 from reproquant.files import repository
 
 ROOT = repository()

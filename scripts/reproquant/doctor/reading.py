@@ -45,10 +45,14 @@ class Source:
 
 @dataclass(frozen=True)
 class Host:
-    """The machine around the GPUs; sizes in bytes, None for what the kernel doesn't show."""
+    """The machine around the GPUs; sizes in bytes, None for what the kernel doesn't show.
+
+    ``store_disk_bytes`` is what is free for the store where that is another disk than the results'.
+    """
 
     memory_bytes: int
     free_disk_bytes: int
+    store_disk_bytes: int | None
     results_bytes: int
     shared_memory_bytes: int | None
     governors: tuple[str, ...] | None
@@ -116,16 +120,18 @@ def _built(environment: str) -> bool:
 
 def _host(results: Path) -> Host:
     found = host.governors()
+    place, stored = _existing(results), _existing(store())
+    same = place.stat().st_dev == stored.stat().st_dev
     return Host(
         memory_bytes=psutil.virtual_memory().total,
-        free_disk_bytes=psutil.disk_usage(str(_existing(results))).free,
+        free_disk_bytes=psutil.disk_usage(str(place)).free,
+        store_disk_bytes=None if same else psutil.disk_usage(str(stored)).free,
         results_bytes=sum(path.stat().st_size for path in results.rglob("*") if path.is_file()),
         shared_memory_bytes=host.shared_memory_bytes(),
         governors=tuple(found) if found else None,
         under_wsl=host.under_wsl(),
         in_container=host.in_container(),
-        store_in_container_layer=host.in_container()
-        and _existing(store()).stat().st_dev == Path("/").stat().st_dev,
+        store_in_container_layer=host.in_container() and stored.stat().st_dev == Path("/").stat().st_dev,
     )
 
 

@@ -60,42 +60,42 @@ def model(study: Study, reading: Reading) -> Iterator[Check]:
 
 
 def disk(study: Study, reading: Reading) -> Iterator[Check]:
-    """Room for the whole study: checkpoints, GGUF files, builds, environments."""
-    need = disk_bytes(study, reading.source.weight_bytes, reading.environments)
-    free = reading.host.free_disk_bytes + reading.host.results_bytes
-    if need is None:
-        yield Check(
-            "disk", "unknown", f"{free / GB:.0f} GB", "depends on the model's size, which isn't known yet"
-        )
+    """Room for the whole study: checkpoints and GGUF files, and in the store builds and environments."""
+    files = file_bytes(study, reading.source.weight_bytes)
+    tools = tool_bytes(study, reading.environments)
+    free, of_store = reading.host.free_disk_bytes + reading.host.results_bytes, reading.host.store_disk_bytes
+    if of_store is not None:
+        yield _room("disk of the store", of_store, tools, "point REPROQUANT_STORE at a larger disk")
+    if files is None:
+        depends = "depends on the model's size, which isn't known yet"
+        yield Check("disk", "unknown", f"{free / GB:.0f} GB", depends)
         return
-    yield check(
-        "disk",
-        free >= need,
-        f"{free / GB:.0f} GB free or already used by this study",
-        f"{need / GB:.0f} GB",
-        "free some space, or put results/ and the store (REPROQUANT_STORE, HF_HOME) on a larger disk",
-        "impossible",
-    )
+    need = files + (tools if of_store is None else 0)
+    yield _room("disk", free, need, "put results/ and the store (REPROQUANT_STORE, HF_HOME) on a larger disk")
 
 
-def disk_bytes(study: Study, weight_bytes: int | None, here: frozenset[str] = frozenset()) -> int | None:
-    """What the whole study takes on disk, roughly, without the environments that are ``here`` already.
+def _room(name: str, free: int, need: int, remedy: str) -> Check:
+    found = f"{free / GB:.0f} GB free or already used by this study"
+    needed = f"{need / GB:.0f} GB"
+    return check(name, free >= need, found, needed, f"free some space, or {remedy}", "impossible")
 
-    None if the model's size isn't known.
-    """
-    known = needs()
+
+def file_bytes(study: Study, weight_bytes: int | None) -> int | None:
+    """What a study's results take, roughly; None if the model's size isn't known."""
     if weight_bytes is None and study.model.source != "embedded":
         return None
-    weights = weight_bytes if weight_bytes is not None else int(known.embedded_model_gb * GB)
-    device = "gpu" if study.machine.gpus else "cpu"
-    files = weights * (2 + known.fp8_of_16_bits + sum(bits(type) / 16 for type in study.gguf.quantizations))
+    weights = weight_bytes if weight_bytes is not None else int(needs().embedded_model_gb * GB)
+    quantized = sum(bits(type) / 16 for type in study.gguf.quantizations)
+    return int(weights * (2 + needs().fp8_of_16_bits + quantized) * (1 + needs().spare))
+
+
+def tool_bytes(study: Study, here: frozenset[str] = frozenset()) -> int:
+    """What builds and environments take, roughly, without the environments that are ``here`` already."""
+    known = needs()
     sizes = {name: known.environment_gb for name in study.environments.model_dump().values()}
-    sizes[study.environments.vllm] = known.vllm_gb[device]
-    tools = (
-        sum(size for name, size in sizes.items() if name not in here)
-        + known.build_gb[study.llama_cpp.backend]
-    )
-    return int((files + tools * GB) * (1 + known.spare))
+    sizes[study.environments.vllm] = known.vllm_gb["gpu" if study.machine.gpus else "cpu"]
+    missing = sum(size for name, size in sizes.items() if name not in here)
+    return int((missing + known.build_gb[study.llama_cpp.backend]) * GB * (1 + known.spare))
 
 
 def bits(type: str) -> float:

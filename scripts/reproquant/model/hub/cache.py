@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -75,8 +76,10 @@ class RepositoryCache:
         for file in files:
             pointer = self.snapshot / file.name
             if pointer.resolve() != self.blob(file).resolve():
-                pointer.unlink(missing_ok=True)
-                pointer.symlink_to(os.path.relpath(self.blob(file), self.snapshot))
+                fresh = pointer.with_name(f".{pointer.name}.{os.getpid()}-{threading.get_ident()}")
+                fresh.unlink(missing_ok=True)
+                fresh.symlink_to(os.path.relpath(self.blob(file), self.snapshot))
+                fresh.replace(pointer)
 
     def missing_parts(self) -> list[str]:
         """What the snapshot lacks to be a checkpoint. Raises Trouble if its index can't be read."""
