@@ -2,9 +2,10 @@
 
     PYTHONPATH=workflow/plugins/fp8_emulated VLLM_PLUGINS=reproquant_fp8_emulated vllm serve CHECKPOINT
 
-vLLM 0.32 on a CPU refuses a static FP8 checkpoint, because its own operation for quantizing activations isn't built
-there with that signature. This replaces the operation by the same arithmetic in torch: true W8A8 results, emulated,
-and slow. It says whether a checkpoint loads and what it answers, and nothing about speed. On a GPU it does nothing.
+vLLM 0.32 on a CPU refuses a static FP8 checkpoint, because its own operation for quantizing activations
+isn't built there with that signature. This replaces the operation by the same arithmetic in torch: true W8A8
+results, emulated, and slow. It says whether a checkpoint loads and what it answers, and nothing about speed.
+On a GPU it does nothing.
 """
 
 from __future__ import annotations
