@@ -84,7 +84,7 @@ EVERY_STAGE_THAT_RUNS_A_PROGRAM = {
 EDITS = {
     "a comment": ("scripts/reproquant/gguf/quantize.py", "\nfrom __future__", "\n# a remark\nfrom __future__", set()),
     "a helper of programs": (
-        "scripts/reproquant/process.py", "TAIL_LINES = 12", "TAIL_LINES = 13", EVERY_STAGE_THAT_RUNS_A_PROGRAM | {"report"},
+        "scripts/reproquant/process.py", "TAIL_LINES = 12", "TAIL_LINES = 13", EVERY_STAGE_THAT_RUNS_A_PROGRAM,
     ),
     "one stage's script": (
         "scripts/quantize_gguf.py", "threads, run.log", "threads + 0, run.log", {"quantize_gguf Q4_K_M"},
