@@ -194,7 +194,7 @@ def test_the_engines_own_tool_confirms_the_decode_or_rejects_it(
 def test_a_tool_that_fails_is_a_doubt(prompt: Path) -> None:
     result = run("steady", prompt, WithTool(None))
     assert (result.status, result.native) == ("flagged", None)
-    assert "gave no figures: it has no memory" in result.reasons[0]
+    assert any("gave no figures: it has no memory" in text for text in result.reasons)
 
 
 def test_the_tool_is_left_alone_where_the_study_wants_none(prompt: Path) -> None:
