@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STUDY := workflow/studies/embedded.yaml
 
-.PHONY: report test lint lock schemas clean
+.PHONY: report test test-cuda lint lock schemas clean
 
 report: .venv/.ready
 	$(BIN)/snakemake --cores all --configfile $(STUDY)
@@ -11,6 +11,10 @@ report: .venv/.ready
 
 test: .venv/.ready-dev lint
 	$(BIN)/pytest
+
+# 1.26 GB of Debian's CUDA packages, once; no GPU.
+test-cuda: .venv/.ready-dev
+	$(BIN)/pytest tests/cuda
 
 lint: .venv/.ready-dev
 	$(BIN)/ruff check .

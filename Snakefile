@@ -8,6 +8,7 @@ include: "workflow/rules/llama_cpp.smk"
 include: "workflow/rules/gguf.smk"
 include: "workflow/rules/fp8.smk"
 include: "workflow/rules/bench.smk"
+include: "workflow/rules/quality.smk"
 include: "workflow/rules/report.smk"
 
 

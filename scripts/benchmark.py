@@ -11,9 +11,17 @@ from reproquant.stage import stage
 
 
 def main(
-    study: Path, recipe: str, log: Path, subject: str, weights: Path, engine: Path, output: Path
+    study: Path,
+    recipe: str,
+    log: Path,
+    subject: str,
+    weights: Path,
+    engine: Path,
+    output: Path,
+    machine_code: Path | None = None,
 ) -> None:
-    with stage("benchmark", study, recipe, log, [weights, engine], output, subject=subject) as run:
+    inputs = [path for path in (weights, engine, machine_code) if path]
+    with stage("benchmark", study, recipe, log, inputs, output, subject=subject) as run:
         chosen = run.study.subject(subject)
         server = for_subject(run.study, chosen, weights, engine, run.log)
         measurement = measure(server, chosen, run.study.benchmark, run.log)

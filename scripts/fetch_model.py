@@ -15,7 +15,7 @@ def main(study: Path, recipe: str, log: Path, output: Path, llama_cpp: Path | No
     with stage("fetch_model", study, recipe, log, inputs, output) as run:
         checkpoint = run.scratch(output.parent / "checkpoint")
         vocabulary = fetch_source(run.study.llama_cpp.spec, log).root / QWEN_VOCABULARY if llama_cpp else None
-        source = sources.fetch(run.study.model, checkpoint, log, vocabulary)
+        source = sources.fetch(run.study.model, checkpoint, log, run.tell, vocabulary)
         manifest.write(checkpoint, run.scratch(output), run.study.model.name, source)
 
 

@@ -9,8 +9,9 @@ from reproquant.stage import stage
 
 def main(study: Path, recipe: str, log: Path, output: Path, results: list[Path]) -> None:
     with stage("report", study, recipe, log, results, output) as run:
-        for page in (output.with_name("index.html"), output.with_name("report.md"), output):
-            run.scratch(page)
+        for name in ("index.html", "report.md", "claims.json"):
+            run.scratch(output.with_name(name))
+        run.scratch(output)
         build(study.parent, run.folder)
 
 

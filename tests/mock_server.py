@@ -79,7 +79,7 @@ BEHAVIOURS = {
     "drifting": Behaviour(slowness=lambda number: 1 + number / 2),
     "cold": Behaviour(slowness=lambda number: 3 ** max(0, 2 - number)),
     "stalling": Behaviour(stall_s=0.2, stalls=lambda number: number == 4),
-    "boasting": Behaviour(told_decode=0.25),
+    "boasting": Behaviour(told_decode=0.2),
     "early": Behaviour(told_prefill=10),
     "late": Behaviour(told_prefill=0.1),
     "miscounting": Behaviour(told_tokens=2),

@@ -19,8 +19,10 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
+from reproquant.doctor.command import doctor
 from reproquant.errors import FormatError, ReproquantError
 from reproquant.files import read_json, sha256_text, store, write_json
+from reproquant.fp8 import layouts
 from reproquant.provenance import rederive as rederived
 from reproquant.provenance.audit import audit as audit_study
 from reproquant.provenance.crate import export
@@ -99,6 +101,19 @@ def explain(
             _print_json(node.as_data())
         else:
             Console().print(_tree(node, Tree(Text(node.title, style="bold"))))
+
+
+@app.command()
+def relayout(
+    checkpoint: Annotated[Path, typer.Argument(help="an FP8 checkpoint, in either layout")],
+    target: Annotated[Path, typer.Argument(help="a folder that doesn't exist")],
+    to: Annotated[str, typer.Option(help="fp8 (AutoFP8's) or compressed-tensors (llm-compressor's)")],
+) -> None:
+    """Write an FP8 checkpoint in the other layout; codes and scales stay what they are."""
+    with _known_failures():
+        if to not in layouts.CONFIGS:
+            raise FormatError(to, "there is no such layout", f"use one of {', '.join(layouts.CONFIGS)}")
+        layouts.rewrite(checkpoint, target, to)
 
 
 @app.command()
@@ -226,3 +241,6 @@ def _reproducible(rules: dict[str, dict[str, Any]]) -> Table:
 
 def _print_json(data: Any) -> None:
     print(json.dumps(data, indent=1, ensure_ascii=False))
+
+
+app.command()(_known_failures()(doctor))

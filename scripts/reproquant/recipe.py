@@ -44,7 +44,7 @@ def recipe(stage: str, study: Study, **wildcards: str) -> dict[str, Any]:
         "code": _closure(tuple(path for path in roots if path)),
         "locks": {name: _file_digest(lock_path(name)) for name in definition.locks(study, **wildcards)},
         "packages": {name: pins[name] for name in definition.packages},
-        "files": {name: _file_digest(repository() / name) for name in definition.files(study)},
+        "files": {name: _file_digest(repository() / name) for name in definition.files(study, **wildcards)},
     }
 
 

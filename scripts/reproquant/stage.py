@@ -47,6 +47,7 @@ class Run:
     study: Study
     log: Path
     folder: Path
+    terminal: int
     worth_keeping: bool = True
     _scratch: dict[Path, Path] = field(default_factory=dict)
 
@@ -61,6 +62,10 @@ class Run:
     def answer(self, root: Path, folder: Path, names: Sequence[str]) -> None:
         """Take what lies below ``folder`` for what was made."""
         self._scratch = {root / name: folder / name for name in names}
+
+    def tell(self, what: str) -> None:
+        """Report progress within the stage, to the log and to the person at the terminal."""
+        _tell(self.terminal, what)
 
     def publish(self) -> list[Path]:
         """Rename everything that was made into place."""
@@ -90,7 +95,7 @@ def stage(
     title = " ".join([name, *wildcards.values()])
     root, folder = study.parent, study.parent / ".scratch" / title.replace(" ", "-")
     with _failures_told(title, log, terminal), _emptied(folder):
-        run = Run(Study.load(study), log, folder)
+        run = Run(Study.load(study), log, folder, terminal)
         made = make_recipe(name, run.study, **wildcards)
         if digest_of(made) != recipe:
             raise ReproquantError(

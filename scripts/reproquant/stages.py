@@ -33,7 +33,7 @@ class Stage:
 
     slice: Callable[..., Any]
     locks: Callable[..., tuple[str, ...]] = _nothing
-    files: Callable[[Study], tuple[str, ...]] = _nothing
+    files: Callable[..., tuple[str, ...]] = _nothing
     modules: tuple[str, ...] = ()
     packages: tuple[str, ...] = ()
     kept: Literal["no", "by recipe", "by recipe and machine"] = "no"
@@ -68,12 +68,36 @@ def _bench_locks(study: Study, subject: str) -> tuple[str, ...]:
     return (study.environments.vllm,) if study.subject(subject).engine == "vllm" else ()
 
 
+def _evaluated(study: Study, artifact: str) -> Any:
+    """A variant of the FP8 checkpoint is made for its evaluation; of the others only the name matters."""
+    variant = study.fp8_variant(artifact)
+    return {"artifact": artifact, "fp8": variant.model_dump(mode="json") if variant else None}
+
+
+def _evaluation_files(study: Study, artifact: str) -> tuple[str, ...]:
+    return (study.fp8.calibration.text,) if study.fp8_variant(artifact) else ()
+
+
 def _report(study: Study) -> Any:
     return study.dump()
 
 
 REPORT_FILES = tuple(
-    f"workflow/report/{name}" for name in ("index.html.j2", "report.md.j2", "style.css", "page.js")
+    f"workflow/report/{name}"
+    for name in (
+        "index.html.j2",
+        "report.md.j2",
+        "quality.html.j2",
+        "quality.md.j2",
+        "style.css",
+        "page.js",
+    )
+)
+
+CLAIMS_FILES = (
+    "workflow/claims/v100-article.yaml",
+    "workflow/report/claims.html.j2",
+    "workflow/report/claims.md.j2",
 )
 
 STAGES = {
@@ -82,6 +106,7 @@ STAGES = {
     ),
     "fetch_llama_cpp": Stage(slice=_llama_cpp_source),
     "build_llama_cpp": Stage(slice=_llama_cpp),
+    "prove_cuda": Stage(slice=lambda study: _llama_cpp(study)["cuda_architectures"]),
     "fetch_model": Stage(slice=_model, packages=("gguf", "huggingface-hub", "numpy", "safetensors")),
     "convert_gguf": Stage(
         slice=lambda study: study.model.name,
@@ -100,9 +125,26 @@ STAGES = {
     "benchmark": Stage(
         slice=_bench,
         locks=_bench_locks,
-        files=lambda study: (study.benchmark.prompt,),
+        files=lambda study, subject: (study.benchmark.prompt,),
         packages=("aiohttp", "psutil"),
         kept="by recipe and machine",
     ),
-    "report": Stage(slice=_report, files=lambda study: REPORT_FILES, packages=("jinja2", "matplotlib")),
+    "evaluate_original": Stage(
+        slice=lambda study: {"text": study.quality.text, "chunks": study.quality.chunks},
+        locks=lambda study: (study.environments.fp8,),
+        files=lambda study: (study.quality.text,),
+        modules=("reproquant.quality.evaluate",),
+        kept="by recipe",
+    ),
+    "evaluate_quality": Stage(
+        slice=_evaluated,
+        locks=lambda study, artifact: (study.environments.fp8,),
+        files=_evaluation_files,
+        modules=("reproquant.quality.evaluate", "reproquant.fp8.quantize"),
+        packages=("gguf", "numpy", "safetensors"),
+        kept="by recipe",
+    ),
+    "report": Stage(
+        slice=_report, files=lambda study: (*REPORT_FILES, *CLAIMS_FILES), packages=("jinja2", "matplotlib")
+    ),
 }

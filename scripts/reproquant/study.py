@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
@@ -182,7 +183,33 @@ class Fp8(Section):
     activation_scales: Literal["autofp8", "corrected"] = Field(
         description="autofp8 repeats AutoFP8's calibration bug bit by bit; corrected leaves it out"
     )
+    fused_scales: Literal["separate", "shared"] = Field(
+        default="separate",
+        description="shared: one weight scale for q, k and v, and one for gate and up, which vLLM merges; "
+        "separate, as AutoFP8 does it, makes vLLM round the smaller members a second time",
+    )
+    activation_scheme: Literal["static", "dynamic"] = Field(
+        default="static",
+        description="dynamic: no calibration; the engine scales every activation when it comes",
+    )
     calibration: Calibration
+
+
+class Quality(Section):
+    """What every format is asked, by llama-perplexity's definition."""
+
+    text: str = Field(
+        default="workflow/data/evaluation.txt",
+        description="a UTF-8 file, relative to the repository or absolute; not the calibration's",
+    )
+    chunks: PositiveInt = Field(
+        default=4, description="how many windows of 512 tokens of the text; 255 tokens of each are scored"
+    )
+    artifacts: tuple[str, ...] = Field(
+        default=(),
+        description="f16, a GGUF quantization of this study, fp8, fp8-w8a16 (its weights alone), or "
+        "fp8-VALUE: fp8 with VALUE for one of its settings, such as fp8-autofp8; none: nothing is evaluated",
+    )
 
 
 class Vllm(Section):
@@ -305,6 +332,7 @@ class Study(Section):
     environments: Environments
     gguf: Gguf
     fp8: Fp8
+    quality: Quality = Quality()
     vllm: Vllm
     benchmark: Benchmark
     subjects: tuple[Subject, ...]
@@ -313,6 +341,14 @@ class Study(Section):
     def load(cls, path: Path) -> Study:
         """Read a resolved study (``results/<study>/study.json``)."""
         return cls.resolve(read_json(path), str(path))
+
+    @classmethod
+    def of_files(cls, files: Sequence[Path]) -> Study:
+        """Lay study files over config.yaml as Snakemake's ``--configfile`` does, and resolve the result."""
+        config: dict[str, Any] = read_yaml(repository() / "config.yaml")
+        for file in files:
+            config = laid_over(config, read_yaml(file))
+        return cls.resolve(config, ", ".join(map(str, files)) or "config.yaml")
 
     @classmethod
     def resolve(cls, config: dict[str, Any], where: str = "config") -> Study:
@@ -333,6 +369,7 @@ class Study(Section):
         for check in (
             _picked_sections,
             _artifacts_exist,
+            _evaluated_exist,
             _baseline_exists,
             _files_exist,
             _placements_fit,
@@ -352,6 +389,14 @@ class Study(Section):
             f"use one of: {', '.join(s.name for s in self.subjects)}",
         )
 
+    def fp8_variant(self, artifact: str) -> Fp8 | None:
+        """The FP8 settings of ``fp8-VALUE``: the study's own with that value; None for any other artifact."""
+        value = artifact.removeprefix("fp8-")
+        setting = next((key for key, values in FP8_SETTINGS.items() if value in values), None)
+        if value == artifact or setting is None:
+            return None
+        return self.fp8.model_copy(update={setting: value})
+
     def dump(self) -> dict[str, Any]:
         """The resolved study as JSON data."""
         return self.model_dump(mode="json", exclude_none=True)
@@ -364,6 +409,10 @@ class Study(Section):
         return type(self).model_validate_json(json.dumps(data))
 
 
+FP8_SETTINGS = {
+    key: get_args(Fp8.model_fields[key].annotation)
+    for key in ("activation_scales", "fused_scales", "activation_scheme")
+}
 SOURCES = {"model": ("hub", "local", "embedded", "synthetic"), "llama_cpp": ("git", "sdist")}
 
 REMEDIES = (
@@ -416,6 +465,18 @@ def _artifacts_exist(study: Study, where: str) -> None:
             )
 
 
+def _evaluated_exist(study: Study, where: str) -> None:
+    known = ("f16", *study.gguf.quantizations, "fp8", "fp8-w8a16")
+    for index, artifact in enumerate(study.quality.artifacts):
+        if artifact not in known and study.fp8_variant(artifact) is None:
+            values = ", ".join(value for values in FP8_SETTINGS.values() for value in values)
+            raise StudyError(
+                f"{where}: quality.artifacts.{index}",
+                f"'{artifact}' is nothing that could be evaluated here",
+                f"use one of {', '.join(known)}, or fp8-VALUE with one of {values}",
+            )
+
+
 def _baseline_exists(study: Study, where: str) -> None:
     names = [subject.name for subject in study.subjects]
     if study.benchmark.baseline not in names:
@@ -430,6 +491,7 @@ def _files_exist(study: Study, where: str) -> None:
     wanted = {
         "benchmark.prompt": repository() / study.benchmark.prompt,
         "fp8.calibration.text": repository() / study.fp8.calibration.text,
+        "quality.text": repository() / study.quality.text,
         **{f"environments.{role}": lock_path(name) for role, name in study.environments.model_dump().items()},
     }
     for key, path in wanted.items():
@@ -465,6 +527,17 @@ def _vllm_is_the_locked_one(study: Study, where: str) -> None:
 def lock_path(environment: str) -> Path:
     """The lock file of an environment's name."""
     return repository() / "envs" / f"{environment}.lock"
+
+
+def laid_over(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    """Mappings merge key by key; anything else of ``over``, lists too, replaces what ``base`` has."""
+    merged = {
+        key: laid_over(base[key], value)
+        if isinstance(value, dict) and isinstance(base.get(key), dict)
+        else value
+        for key, value in over.items()
+    }
+    return {**base, **merged}
 
 
 def read_yaml(path: Path) -> Any:

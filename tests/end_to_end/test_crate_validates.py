@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import Checkout
+from checkout import Checkout
 from reproquant.files import read_json, write_json
 from reproquant.provenance.crate import export
 from reproquant.toolchain.python_env import PythonEnv, ensure

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from conftest import Checkout, copy_checkout
+from checkout import Checkout, copy_checkout
 from reproquant.files import read_json, sha256_file
 
 

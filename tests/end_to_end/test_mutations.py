@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from conftest import Checkout
+from checkout import Checkout
 from reproquant.files import read_json, sha256_file, store, write_json
 from reproquant.provenance import installed
 from reproquant.provenance.audit import audit

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import Checkout, store_without_results
+from checkout import Checkout, store_without_results
 from reproquant.files import store
 
 TOKENS = {

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import Checkout
+from checkout import Checkout
 from reproquant.provenance.rederive import chosen, rederive
 from reproquant.study import Study
 
@@ -15,7 +15,7 @@ from reproquant.study import Study
     ("stage", "which"),
     [
         ("fetch_model", None), ("convert_gguf", None), ("quantize_gguf", None), ("inspect_gguf", "Q4_K_M"),
-        ("quantize_fp8", None), ("report", None),
+        ("quantize_fp8", None), ("evaluate_original", None), ("evaluate_quality", "fp8"), ("report", None),
     ],
 )  # fmt: skip
 def test_a_stage_gives_the_same_bytes_again(

@@ -28,7 +28,13 @@ CASES = [
 
 
 def quantize(
-    source: Path, target: Path, mode: str, rows: int = ROWS, cores: int = 1
+    source: Path,
+    target: Path,
+    mode: str,
+    rows: int = ROWS,
+    cores: int = 1,
+    fused: str = "separate",
+    scheme: str = "static",
 ) -> subprocess.CompletedProcess[str]:
     """Run the program as the workflow does; its facts lie beside the target."""
     text = source.parent / "calibration.txt"
@@ -40,6 +46,8 @@ def quantize(
         "--rows": rows,
         "--row-tokens": ROW_TOKENS,
         "--activation-scales": mode,
+        "--fused-scales": fused,
+        "--activation-scheme": scheme,
         "--facts": target.with_suffix(".facts.json"),
     }
     flat = [str(word) for pair in words.items() for word in pair]
@@ -111,6 +119,11 @@ def test_the_layout_is_autofp8s(both_modes: Path) -> None:
         "activation_scheme": "static",
         "ignored_layers": ["lm_head"],
     }
+    assert config.pop("reproquant") == {
+        "activation_scales": "corrected",
+        "fused_scales": "separate",
+        "activation_scheme": "static",
+    }
     assert config == tiny_checkpoint.config("qwen2")
 
 
@@ -126,6 +139,32 @@ def test_the_modes_differ_in_input_scales_alone(both_modes: Path) -> None:
     differing = {name for name in old if bits(old[name]) != bits(new[name])}
     assert differing
     assert all(name.endswith(".input_scale") for name in differing)
+
+
+def test_shared_scales_are_one_for_what_vllm_merges_and_leave_the_rest_alone(
+    both_modes: Path, tmp_path: Path
+) -> None:
+    assert quantize(both_modes / "source", tmp_path / "fp8", "corrected", fused="shared").returncode == 0
+    shared, separate = checkpoint(tmp_path / "fp8"), checkpoint(both_modes / "corrected")
+    prefix = "model.layers.0"
+    for group in (("self_attn.q", "self_attn.k", "self_attn.v"), ("mlp.gate", "mlp.up")):
+        names = [f"{prefix}.{name}_proj.weight_scale" for name in group]
+        assert {shared[name].item() for name in names} == {max(separate[name].item() for name in names)}
+    for name in (f"{prefix}.self_attn.o_proj.weight", f"{prefix}.self_attn.o_proj.weight_scale"):
+        assert bits(shared[name]) == bits(separate[name])
+    assert shared.keys() == separate.keys()
+
+
+def test_a_dynamic_checkpoint_has_the_same_weights_and_no_input_scales(
+    both_modes: Path, tmp_path: Path
+) -> None:
+    done = quantize(both_modes / "source", tmp_path / "fp8", "corrected", rows=10**6, scheme="dynamic")
+    assert done.returncode == 0, done.stderr
+    dynamic, static = checkpoint(tmp_path / "fp8"), checkpoint(both_modes / "corrected")
+    assert dynamic.keys() == {name for name in static if not name.endswith("input_scale")}
+    assert all(bits(tensor) == bits(static[name]) for name, tensor in dynamic.items())
+    config = json.loads((tmp_path / "fp8" / "config.json").read_text())
+    assert config["quantization_config"]["activation_scheme"] == "dynamic"
 
 
 def test_a_second_run_on_more_cores_writes_the_same_bytes(tmp_path: Path) -> None:

@@ -42,6 +42,11 @@ class WholeModel:
         return self.tensors[f"{name}.weight"] * wide.to(values.dtype)
 
     def observe(self, ids: Tensor) -> None:
+        """Pass a row for the sake of its scales."""
+        self.forward(ids)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """The last layer's output, [1, tokens, hidden]."""
         hidden = embedding(ids[None], self.tensors["model.embed_tokens.weight"])
         for layer in range(LAYERS):
             prefix = f"model.layers.{layer}"
@@ -51,6 +56,7 @@ class WholeModel:
             gate = silu(self.linear(f"{prefix}.mlp.gate_proj", normed))
             mixed = gate * self.linear(f"{prefix}.mlp.up_proj", normed)
             hidden = hidden + self.linear(f"{prefix}.mlp.down_proj", mixed)
+        return hidden
 
     def attention(self, prefix: str, normed: Tensor) -> Tensor:
         query, key, value = (

@@ -6,7 +6,7 @@ import random
 from pathlib import Path
 from typing import Any
 
-from reproquant.files import digest_of, write_json
+from reproquant.files import digest_of, sha256_file, write_json
 
 NAME = "SYNTHETIC-report-fixture"
 CONCURRENCIES = (1, 4)
@@ -17,6 +17,13 @@ SPEEDS = {
     "vllm-bf16": (24.6, 512.0, 48.5),
 }
 BYTES = {"f16": 384_000_000, "Q4_K_M": 124_000_000, "checkpoint": 383_000_000, "fp8": 212_000_000}
+QUALITY = {
+    "f16": ("weights only", "f16", 0.000002, 99.9, 0.0004),
+    "Q4_K_M": ("weights only", "Q4_K_M", 0.031, 91.2, 0.0317),
+    "fp8": ("W8A8 emulated", "fp8", 0.012, 94.8, None),
+    "fp8-w8a16": ("W8A16 emulated", "fp8", 0.004, 97.1, None),
+    "fp8-autofp8": ("W8A8 emulated", "fp8", 0.018, 93.9, None),
+}
 REFUSAL = "RuntimeError: _C::static_scaled_fp8_quant() expected at most 0 argument(s) but received 4"
 
 
@@ -53,6 +60,7 @@ def study(name: str) -> dict[str, Any]:
             "activation_scales": "corrected",
             "calibration": {"text": "workflow/data/calibration.txt", "rows": 16, "row_tokens": 512},
         },
+        "quality": {"chunks": 4, "artifacts": list(QUALITY)},
         "vllm": {"version": "0.32.0", "dtype": "bfloat16", "max_model_len": 1024},
         "benchmark": {
             "prompt": "workflow/data/prompt_zh.txt",
@@ -187,10 +195,66 @@ def _artifacts(results: Path) -> None:
             "binaries": {"llama-server": digest_of("b")},
         },
     )
+    _quality(results)
     _inspection(results, "f16", 16.01, {"F16": (211, 383_000_000), "F32": (61, 187_000)})
     _inspection(
         results, "Q4_K_M", 5.16, {"Q4_K": (182, 97_000_000), "Q6_K": (29, 26_000_000), "F32": (61, 187_000)}
     )
+
+
+def evaluation(artifact: str) -> dict[str, Any]:
+    """The evaluation of an artifact; every variant of FP8 but ``fp8`` itself is thrown away after it."""
+    method, size, kld, same, second = QUALITY[artifact]
+    return {
+        **_scored(artifact, method, BYTES[size], 12.0 + 20 * kld),
+        "kept": artifact != "fp8-autofp8",
+        "divergence": {
+            "kld": kld,
+            "kld_error": kld / 20,
+            "kld_median": kld / 2,
+            "kld_p99": kld * 8,
+            "kld_max": kld * 30,
+            "same_top_percent": same,
+            "same_top_error_percent": 0.6,
+        },
+        "llama_cpp": {"perplexity": 12.0 + 20 * second, "kld": second, "same_top_percent": same}
+        if second
+        else None,
+    }
+
+
+def _scored(artifact: str, method: str, size: int, perplexity: float) -> dict[str, Any]:
+    return {
+        "artifact": artifact,
+        "method": method,
+        "artifact_bytes": size,
+        "kept": True,
+        "chunks": 4,
+        "chunk_tokens": 512,
+        "scored_tokens": 1020,
+        "tokens_sha256": digest_of("tokens"),
+        "perplexity": perplexity,
+        "perplexity_error": 0.5,
+        "divergence": None,
+        "llama_cpp": None,
+        "torch": "2.13.0+cpu",
+    }
+
+
+def _quality(results: Path) -> None:
+    """The original's evaluation with the file that it lists, and the others."""
+    base = results / "quality/original/logits.bin"
+    base.parent.mkdir(parents=True)
+    base.write_bytes(b"_logits_" * 100)
+    original = {
+        **_scored("checkpoint", "original", BYTES["checkpoint"], 12.0),
+        "text_sha256": digest_of("evaluation"),
+        "directory": "original",
+        "files": [{"path": base.name, "bytes": 800, "sha256": sha256_file(base)}],
+    }
+    write_json(results / "quality/checkpoint.json", original)
+    for artifact in QUALITY:
+        write_json(results / f"quality/{artifact}.json", evaluation(artifact))
 
 
 def _manifest(weight_bytes: int) -> dict[str, Any]:

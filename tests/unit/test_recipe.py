@@ -49,6 +49,7 @@ def digests(checkout: Path) -> dict[str, str]:
             "quantize_gguf": [{"type": "Q4_K_M"}],
             "inspect_gguf": [{"type": "Q4_K_M"}],
             "benchmark": [{"subject": s} for s in ("vllm-fp16-tp1", "llama-q4km")],
+            "evaluate_quality": [{"artifact": a} for a in ("Q4_K_M", "fp8-autofp8")],
         }
         print(json.dumps({
             " ".join([stage, *chosen.values()]): recipe_digest(stage, study, **chosen)
@@ -75,8 +76,9 @@ def edit(checkout: Path, name: str, old: str, new: str) -> None:
 
 EVERY_STAGE_THAT_RUNS_A_PROGRAM = {
     "build_environment converter", "build_environment fp8", "build_environment vllm-v100",
-    "fetch_llama_cpp", "build_llama_cpp", "fetch_model", "convert_gguf", "quantize_gguf Q4_K_M", "quantize_fp8",
-    "benchmark vllm-fp16-tp1", "benchmark llama-q4km",
+    "fetch_llama_cpp", "build_llama_cpp", "prove_cuda", "fetch_model", "convert_gguf", "quantize_gguf Q4_K_M",
+    "quantize_fp8", "benchmark vllm-fp16-tp1", "benchmark llama-q4km",
+    "evaluate_original", "evaluate_quality Q4_K_M", "evaluate_quality fp8-autofp8",
 }  # fmt: skip
 
 EDITS = {
@@ -87,19 +89,29 @@ EDITS = {
     "one stage's script": (
         "scripts/quantize_gguf.py", "threads, run.log", "threads + 0, run.log", {"quantize_gguf Q4_K_M"},
     ),
-    "a value that one stage reads": ("config.yaml", "rows: 12", "rows: 11", {"quantize_fp8", "report"}),
+    "the reader of machine code": (
+        "scripts/reproquant/toolchain/fatbin.py", "SHT_NOBITS = 8", "SHT_NOBITS = 9", {"prove_cuda"},
+    ),
+    "a value that one stage reads": ("config.yaml", "rows: 12", "rows: 11", {"quantize_fp8", "evaluate_quality fp8-autofp8", "report"}),
     "the vLLM lock": (
         "envs/vllm-v100.lock", "", "# bump\n", {"build_environment vllm-v100", "benchmark vllm-fp16-tp1"},
     ),
-    "the vLLM flags": ("config.yaml", "max_model_len: 8192", "max_model_len: 4096", {"benchmark vllm-fp16-tp1", "report"}),
+    "the vLLM flags": (
+        "config.yaml", "max_model_len: 8192", "max_model_len: 4096",
+        {"benchmark vllm-fp16-tp1", "report"},
+    ),
     "the prompt": ("workflow/data/prompt_zh.txt", "", "又", {"benchmark vllm-fp16-tp1", "benchmark llama-q4km"}),
-    "the calibration text": ("workflow/data/calibration.txt", "", "x", {"quantize_fp8"}),
+    "the calibration text": ("workflow/data/calibration.txt", "", "x", {"quantize_fp8", "evaluate_quality fp8-autofp8"}),
+    "the evaluation text": ("workflow/data/evaluation.txt", "", "x", {"evaluate_original"}),
+    "the number of chunks": ("config.yaml", "chunks: 7", "chunks: 6", {"evaluate_original", "report"}),
     "llama.cpp's commit": (
-        "config.yaml", "commit: 0c1e5709", "commit: 1c1e5709", {"fetch_llama_cpp", "build_llama_cpp", "report"},
+        "config.yaml", "commit: 0c1e5709", "commit: 1c1e5709",
+        {"fetch_llama_cpp", "build_llama_cpp", "report"},
     ),
     "the model's revision": ("config.yaml", "revision: a09a", "revision: b09a", {"fetch_model", "report"}),
     "a number of GPUs": (
-        "config.yaml", "artifact: Q4_K_M, gpus: 1", "artifact: Q4_K_M, gpus: 2", {"benchmark llama-q4km", "report"},
+        "config.yaml", "artifact: Q4_K_M, gpus: 1", "artifact: Q4_K_M, gpus: 2",
+        {"benchmark llama-q4km", "report"},
     ),
     "a style sheet": ("workflow/report/style.css", "", "/* */", {"report"}),
     "the key order": ("config.yaml", "  prompt_tokens: 512\n  output_tokens: 128\n",

@@ -29,9 +29,9 @@ def results(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def built(results: Path, tmp_path: Path) -> Path:
-    report.build(results, tmp_path / "report")
-    return tmp_path / "report"
+def built(results: Path) -> Path:
+    report.build(results, results / "report")
+    return results / "report"
 
 
 def build(results: Path) -> Path:
@@ -88,7 +88,7 @@ def test_no_template_reaches_behind_a_number_for_its_bare_value() -> None:
         ]
 
 
-def test_a_plot_of_a_bare_figure_is_refused(results: Path) -> None:
+def test_a_plot_of_a_bare_figure_is_refused(results: Path, built: Path) -> None:
     content = read_content(Numbers(results), study.Study.load(results / "study.json"))
     subject: Subject = content.subjects[0]
     object.__setattr__(subject.single.figures["decode_tok_per_s"], "median", 12.5)
@@ -158,6 +158,7 @@ def test_a_refusal_stands_in_the_engines_own_words_with_what_was_expected(built:
         text = (built / name).read_text()
         assert REFUSAL in text
         assert "expected it to be unsupported, and it was." in text
+        assert "compatibility table has it as refused: The CPU build has no kernel" in text
 
 
 @pytest.mark.parametrize("status", ["rejected", "unstable"])

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import Checkout, copy_checkout
+from checkout import Checkout, copy_checkout
 from reproquant.files import repository
 
 ROOT = repository()
@@ -38,8 +38,8 @@ def test_the_v100_study_has_its_whole_plan_on_a_machine_without_gpu(tmp_path: Pa
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert done.returncode == 0, done.stderr
     assert planned(done.stdout) == {
-        "all", "build_environment", "fetch_llama_cpp", "build_llama_cpp", "fetch_model", "convert_gguf",
-        "quantize_gguf", "inspect_gguf", "quantize_fp8", "benchmark", "report", "seal",
+        "all", "build_environment", "fetch_llama_cpp", "build_llama_cpp", "prove_cuda", "fetch_model", "convert_gguf",
+        "quantize_gguf", "inspect_gguf", "quantize_fp8", "benchmark", "evaluate_original", "evaluate_quality", "report", "seal",
     }  # fmt: skip
     print(f"CPU seconds: {after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime:.2f}")
 

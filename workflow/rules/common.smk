@@ -20,6 +20,9 @@ try:
 except ReproquantError as error:
     sys.exit(str(error))
 
+# The proof that a build for GPUs is one; a build for the CPU has none.
+MACHINE_CODE = ["results/{study}/llama_cpp/machine_code.json"] if STUDY.llama_cpp.backend == "cuda" else []
+
 
 wildcard_constraints:
     study=re.escape(STUDY.name),
@@ -54,10 +57,21 @@ def benchmark_inputs(wildcards):
         engine = f"environments/{STUDY.environments.vllm}.json"
     else:
         weights, engine = f"gguf/{subject.artifact}.gguf", "llama_cpp/build.json"
+    proof = MACHINE_CODE if subject.engine == "llama_cpp" else []
     return {
         "weights": f"{root}/{weights}",
         "engine": f"{root}/{engine}",
+        "machine_code": [path.format(study=wildcards.study) for path in proof],
     }
+
+
+def evaluated(wildcards):
+    """The weights that are scored; a GGUF is scored by llama.cpp too."""
+    root, artifact = f"results/{wildcards.study}", wildcards.artifact
+    if artifact in ("f16", *STUDY.gguf.quantizations):
+        return {"weights": f"{root}/gguf/{artifact}.gguf", "llama_cpp": f"{root}/llama_cpp/build.json"}
+    made_for_it = STUDY.fp8_variant(artifact) is not None
+    return {"weights": f"{root}/{'model' if made_for_it else 'fp8'}/manifest.json"}
 
 
 def clear_locks_of_the_dead(folder=Path(".snakemake")):
@@ -87,3 +101,8 @@ localrules:
 
 onstart:
     write_json(Path(f"results/{STUDY.name}/study.json"), STUDY.dump())
+    if workflow.local_exec:  # a cluster's login node says nothing about its GPUs
+        shell(
+            f"python scripts/doctor.py --study results/{STUDY.name}/study.json"
+            f" --output results/{STUDY.name}/doctor.json"
+        )

@@ -37,3 +37,24 @@ rule build_llama_cpp:
     shell:
         "python scripts/build_llama_cpp.py --study results/{wildcards.study}/study.json --recipe {params.recipe} --log {log}"
         " --source {input.source} --output {output.build} --threads {threads}"
+
+
+rule prove_cuda:
+    input:
+        llama_cpp="results/{study}/llama_cpp/build.json",
+    output:
+        machine_code="results/{study}/llama_cpp/machine_code.json",
+        record="results/{study}/llama_cpp/machine_code.json.prov.json",
+    log:
+        "results/{study}/logs/prove_cuda.log",
+    benchmark:
+        "results/{study}/benchmarks/prove_cuda.tsv"
+    resources:
+        mem_mb=1000,
+        runtime=10,
+        disk_mb=10,
+    params:
+        recipe=recipe("prove_cuda"),
+    shell:
+        "python scripts/prove_cuda.py --study results/{wildcards.study}/study.json --recipe {params.recipe} --log {log}"
+        " --llama-cpp {input.llama_cpp} --output {output.machine_code}"

@@ -2,6 +2,7 @@ rule report:
     input:
         model="results/{study}/model/manifest.json",
         llama_cpp="results/{study}/llama_cpp/build.json",
+        machine_code=MACHINE_CODE,
         inspections=expand(
             "results/{{study}}/gguf/{type}.inspect.json", type=["f16", *STUDY.gguf.quantizations]
         ),
@@ -9,9 +10,14 @@ rule report:
         measurements=expand(
             "results/{{study}}/bench/{subject}.json", subject=[subject.name for subject in STUDY.subjects]
         ),
+        quality=expand(
+            "results/{{study}}/quality/{artifact}.json",
+            artifact=["checkpoint", *STUDY.quality.artifacts] if STUDY.quality.artifacts else [],
+        ),
     output:
         html="results/{study}/report/index.html",
         markdown="results/{study}/report/report.md",
+        claims="results/{study}/report/claims.json",
         numbers="results/{study}/report/report.json",
         record="results/{study}/report/report.json.prov.json",
     log:
@@ -26,8 +32,8 @@ rule report:
         recipe=recipe("report"),
     shell:
         "python scripts/report.py --study results/{wildcards.study}/study.json --recipe {params.recipe} --log {log}"
-        " --output {output.numbers} --results {input.model} {input.llama_cpp} {input.inspections} {input.fp8}"
-        " {input.measurements}"
+        " --output {output.numbers} --results {input.model} {input.llama_cpp} {input.machine_code} {input.inspections} {input.fp8}"
+        " {input.measurements} {input.quality}"
 
 
 rule seal:

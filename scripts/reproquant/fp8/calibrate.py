@@ -16,15 +16,17 @@ from reproquant.fp8.source import INPUT_GROUPS
 
 
 class CalibrationError(ReproquantError):
-    """A text that doesn't give the calibration rows asked for."""
+    """A text that doesn't give the rows asked for."""
 
 
-def token_rows(tokenizer: Path, text: Path, rows: int, row_tokens: int) -> Tensor:
+def token_rows(
+    tokenizer: Path, text: Path, rows: int, row_tokens: int, key: str = "fp8.calibration.rows"
+) -> Tensor:
     """The first ``rows`` windows of the text, ids [rows, row_tokens], without special tokens.
 
     The windows follow each other without overlap, so that no row needs padding
     (pad tokens would count as observations). Raises CalibrationError if the
-    text has too few tokens.
+    text has too few tokens; ``key`` is where the study says how many rows.
     """
     ids = (
         _without_limits(Tokenizer.from_file(str(tokenizer)))
@@ -35,7 +37,7 @@ def token_rows(tokenizer: Path, text: Path, rows: int, row_tokens: int) -> Tenso
         raise CalibrationError(
             text,
             f"it has {len(ids)} tokens; {rows} rows of {row_tokens} need {rows * row_tokens}",
-            f"give a longer text, or at most {len(ids) // row_tokens} rows (fp8.calibration.rows)",
+            f"give a longer text, or at most {len(ids) // row_tokens} rows ({key})",
         )
     return torch.tensor(ids[: rows * row_tokens]).view(rows, row_tokens)
 

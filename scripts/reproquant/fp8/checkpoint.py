@@ -35,6 +35,8 @@ def make(
             "--rows": calibration.rows,
             "--row-tokens": calibration.row_tokens,
             "--activation-scales": settings.activation_scales,
+            "--fused-scales": settings.fused_scales,
+            "--activation-scheme": settings.activation_scheme,
             "--facts": facts,
         }
         flat = [word for pair in arguments.items() for word in pair]

@@ -1,7 +1,8 @@
 """Write a W8A8 checkpoint in AutoFP8's layout, layer by layer. Runs in the fp8 environment.
 
     python -m reproquant.fp8.quantize --source DIR --target DIR --calibration FILE \
-        --rows 16 --row-tokens 512 --activation-scales corrected --facts FILE
+        --rows 16 --row-tokens 512 --activation-scales corrected --fused-scales separate \
+        --activation-scheme static --facts FILE
 
 At any time one layer's weights and the hidden states of all rows are in memory.
 The result equals that of passing row after row through the whole model, because
@@ -12,6 +13,9 @@ as AutoFP8 does (mode autofp8 is bit-equal to it on one core). A float16 checkpo
 float32: its values fit exactly, CPUs are slow at float16, and activations can
 overflow it. The dtype of the tensors decides, not config.json's word. What is
 not quantized is copied in the dtype that it has.
+
+The modes stand in config.json under ``reproquant``, beside the quantization_config that
+engines read. With activation scheme ``dynamic`` nothing is observed and no input scale written.
 
 It computes on one core. With more, torch's matrix products split their sums
 otherwise, and input scales (not weights) move by up to several per cent from
@@ -26,6 +30,7 @@ import shutil
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, get_args
 
@@ -38,14 +43,43 @@ from reproquant.errors import ReproquantError
 from reproquant.files import sha256_file, write_json
 from reproquant.fp8 import decoder
 from reproquant.fp8.calibrate import ObservedLinears, token_rows
-from reproquant.fp8.scales import Mode, quantize
-from reproquant.fp8.source import LINEARS, NORMS, Source
+from reproquant.fp8.scales import Fusion, Mode, Quantized, Scheme, quantize_together
+from reproquant.fp8.source import INPUT_GROUPS, LINEARS, NORMS, Source
 
 WORKING_DTYPE = {"BF16": torch.bfloat16, "F16": torch.float32, "F32": torch.float32}
-QUANTIZATION_CONFIG = {"quant_method": "fp8", "activation_scheme": "static", "ignored_layers": ["lm_head"]}
 # Tokenizer, generation settings, licence: what a checkpoint holds besides weights and config.
 COMPANIONS = ("*.json", "*.txt", "*.jinja", "*.model", "LICENSE*")
 EMBEDDING = "model.embed_tokens.weight"
+
+
+@dataclass(frozen=True)
+class Modes:
+    """How the scales come about; the study's section ``fp8`` explains the values."""
+
+    activation_scales: Mode
+    fused_scales: Fusion
+    activation_scheme: Scheme
+
+    @property
+    def together(self) -> tuple[tuple[str, ...], ...]:
+        """The Linears in groups that have one weight scale."""
+        return INPUT_GROUPS if self.fused_scales == "shared" else tuple((name,) for name in LINEARS)
+
+    @property
+    def observing(self) -> bool:
+        """Whether calibration rows have to pass."""
+        return self.activation_scheme == "static"
+
+    def config(self) -> dict[str, Any]:
+        """What config.json says of them: AutoFP8's words for engines, the rest under a key of our own."""
+        return {
+            "quantization_config": {
+                "quant_method": "fp8",
+                "activation_scheme": self.activation_scheme,
+                "ignored_layers": ["lm_head"],
+            },
+            "reproquant": asdict(self),
+        }
 
 
 class ShardWriter:
@@ -70,8 +104,10 @@ class ShardWriter:
         write_json(self.directory / "model.safetensors.index.json", index)
 
 
-def quantize_checkpoint(source: Source, target: Path, rows: Tensor, mode: Mode) -> dict[str, Any]:
+def quantize_checkpoint(source: Source, target: Path, rows: Tensor, modes: Modes) -> dict[str, Any]:
     """Write ``source`` as W8A8 into the folder ``target``; ``rows`` are token ids [rows, row_tokens].
+
+    There are none to observe with ``dynamic`` scales.
 
     Shards: the embedding, one for each layer, and what comes after the layers.
     Returns the bytes written and the smallest, median and largest scale of
@@ -84,7 +120,7 @@ def quantize_checkpoint(source: Source, target: Path, rows: Tensor, mode: Mode) 
     scales: dict[str, list[float]] = {"weight_scale": [], "input_scale": []}
     for index in range(source.decoder.layers):
         started = time.monotonic()
-        tensors, observed = _quantize_layer(source, index, dtype, mode)
+        tensors, observed = _quantize_layer(source, index, dtype, modes)
         norms = {name: tensors[f"model.layers.{index}.{name}.weight"].to(dtype) for name in NORMS}
         for row, state in enumerate(hidden):
             hidden[row] = decoder.layer(state, source.decoder, norms, observed, angles)
@@ -96,8 +132,9 @@ def quantize_checkpoint(source: Source, target: Path, rows: Tensor, mode: Mode) 
         _say(f"layer {index + 1} of {source.decoder.layers}: {time.monotonic() - started:.1f} s")
     shards.write(dict(_load(source, _after_layers(source))))
     shards.finish()
-    _copy_companions(source, target)
-    return {"bytes": shards.total_bytes, **{kind: _spread(values) for kind, values in scales.items()}}
+    _copy_companions(source, target, modes)
+    spreads = {kind: _spread(values) for kind, values in scales.items() if values}
+    return {"bytes": shards.total_bytes, **spreads}
 
 
 def _embed(source: Source, rows: Tensor, dtype: torch.dtype, shards: ShardWriter) -> list[Tensor]:
@@ -108,21 +145,22 @@ def _embed(source: Source, rows: Tensor, dtype: torch.dtype, shards: ShardWriter
 
 
 def _quantize_layer(
-    source: Source, index: int, dtype: torch.dtype, mode: Mode
+    source: Source, index: int, dtype: torch.dtype, modes: Modes
 ) -> tuple[dict[str, Tensor], ObservedLinears]:
     """The layer's tensors as they are stored, still without input scales, and its Linears for calibration."""
     prefix = f"model.layers.{index}."
-    linear_weights = {f"{prefix}{name}.weight": name for name in LINEARS}
-    tensors, weights = {}, {}
-    for name, tensor in _load(source, source.layer(index)):
-        if linear := linear_weights.get(name):
-            weights[linear] = quantize(tensor.to(dtype), name)
-            tensors[name] = weights[linear].codes
-            tensors[f"{name}_scale"] = weights[linear].scale
-        else:
-            tensors[name] = tensor
+    quantized = {f"{prefix}{linear}.weight" for linear in LINEARS}
+    tensors = dict(_load(source, [name for name in source.layer(index) if name not in quantized]))
+    weights: dict[str, Quantized] = {}
+    for group in modes.together:
+        names = [f"{prefix}{linear}.weight" for linear in group]
+        originals = [tensor.to(dtype) for _, tensor in _load(source, names)]
+        weights |= zip(group, quantize_together(originals, " or ".join(names)), strict=True)
+    for linear, (codes, scale) in weights.items():
+        tensors[f"{prefix}{linear}.weight"] = codes
+        tensors[f"{prefix}{linear}.weight_scale"] = scale
     biases = {name: tensors[key].to(dtype) for name in LINEARS if (key := f"{prefix}{name}.bias") in tensors}
-    return tensors, ObservedLinears(weights, biases, dtype, mode, where=f"layer {index}")
+    return tensors, ObservedLinears(weights, biases, dtype, modes.activation_scales, where=f"layer {index}")
 
 
 def _after_layers(source: Source) -> list[str]:
@@ -139,8 +177,8 @@ def _load(source: Source, names: Sequence[str]) -> Iterator[tuple[str, Tensor]]:
             yield name, file.get_tensor(name).clone()
 
 
-def _copy_companions(source: Source, target: Path) -> None:
-    write_json(target / "config.json", {**source.config, "quantization_config": QUANTIZATION_CONFIG})
+def _copy_companions(source: Source, target: Path, modes: Modes) -> None:
+    write_json(target / "config.json", {**source.config, **modes.config()})
     for pattern in COMPANIONS:
         for file in sorted(source.directory.glob(pattern)):
             if file.name != "config.json" and not file.name.endswith(".index.json"):
@@ -161,16 +199,17 @@ def run(arguments: argparse.Namespace) -> None:
     started = time.monotonic()
     torch.set_num_threads(1)
     source = Source.load(arguments.source)
-    rows = token_rows(
-        source.directory / "tokenizer.json", arguments.calibration, arguments.rows, arguments.row_tokens
-    )
+    modes = Modes(arguments.activation_scales, arguments.fused_scales, arguments.activation_scheme)
+    wanted = arguments.rows if modes.observing else 0
+    tokenizer = source.directory / "tokenizer.json"
+    rows = token_rows(tokenizer, arguments.calibration, wanted, arguments.row_tokens)
     arguments.target.mkdir(parents=True, exist_ok=True)
     _say(
         f"quantizing {source.decoder.layers} layers, {source.bytes / 1e6:.0f} MB, {source.dtype}; "
-        f"observing {arguments.rows} rows of {arguments.row_tokens} tokens ({arguments.activation_scales})"
+        f"observing {wanted} rows of {arguments.row_tokens} tokens; {', '.join(asdict(modes).values())}"
     )
     with torch.inference_mode():
-        written = quantize_checkpoint(source, arguments.target, rows, arguments.activation_scales)
+        written = quantize_checkpoint(source, arguments.target, rows, modes)
     write_json(
         arguments.facts,
         {
@@ -180,9 +219,9 @@ def run(arguments: argparse.Namespace) -> None:
             "source_bytes": source.bytes,
             "source_dtype": source.dtype,
             "working_dtype": str(WORKING_DTYPE[source.dtype]).removeprefix("torch."),
-            "activation_scales": arguments.activation_scales,
+            **asdict(modes),
             "calibration": {
-                "rows": arguments.rows,
+                "rows": wanted,
                 "row_tokens": arguments.row_tokens,
                 "text_sha256": sha256_file(arguments.calibration),
             },
@@ -203,6 +242,8 @@ def main() -> None:
     parser.add_argument("--rows", type=int, required=True)
     parser.add_argument("--row-tokens", type=int, required=True)
     parser.add_argument("--activation-scales", choices=get_args(Mode), required=True)
+    parser.add_argument("--fused-scales", choices=get_args(Fusion), required=True)
+    parser.add_argument("--activation-scheme", choices=get_args(Scheme), required=True)
     parser.add_argument("--facts", type=Path, required=True, help="JSON file for what was done")
     try:
         run(parser.parse_args())

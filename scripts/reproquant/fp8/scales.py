@@ -7,6 +7,7 @@ operations, is what makes codes and scales equal to AutoFP8's to the bit.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import torch
@@ -18,6 +19,8 @@ FP8_MAX = 448.0
 SMALLEST_AMAX = 1e-12
 
 Mode = Literal["autofp8", "corrected"]
+Fusion = Literal["separate", "shared"]
+Scheme = Literal["static", "dynamic"]
 
 
 class Quantized(NamedTuple):
@@ -46,6 +49,13 @@ def quantize(values: Tensor, where: str) -> Quantized:
     inverse = amax.clamp(min=SMALLEST_AMAX).reciprocal() * FP8_MAX
     codes = (values * inverse).clamp(min=-FP8_MAX, max=FP8_MAX).to(torch.float8_e4m3fn)
     return Quantized(codes, inverse.float().reciprocal())
+
+
+def quantize_together(values: Sequence[Tensor], where: str) -> list[Quantized]:
+    """Matrices with as many columns, quantized with one scale; refuses what ``quantize`` does."""
+    codes, scale = quantize(torch.cat(list(values)), where)
+    parts = codes.split([len(matrix) for matrix in values])
+    return [Quantized(part.clone(), scale.clone()) for part in parts]
 
 
 def dequantize_weight(weight: Quantized, dtype: torch.dtype) -> Tensor:

@@ -114,7 +114,7 @@ class Source:
             raise FormatError(config_path, f"it can't be read: {error}", _WHOLE) from error
         except KeyError as error:
             raise FormatError(config_path, f"the key {error} is missing", _WHOLE) from error
-        source = cls(directory, config, decoder, _headers(directory))
+        source = cls(directory, config, decoder, headers(directory))
         _refuse_other_dtypes(source)
         _refuse_other_tensors(source)
         return source
@@ -165,7 +165,8 @@ def _rope(config: dict[str, Any]) -> dict[str, Any]:
     return config.get("rope_parameters") or config.get("rope_scaling") or {}
 
 
-def _headers(directory: Path) -> dict[str, StoredTensor]:
+def headers(directory: Path) -> dict[str, StoredTensor]:
+    """Every tensor of a checkpoint's safetensors files by name; raises FormatError if one is damaged."""
     files = sorted(directory.glob("*.safetensors"))
     if not files:
         raise FormatError(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -25,17 +27,32 @@ class Gpu:
         return asdict(self)
 
 
-def gpus() -> list[Gpu]:
-    """All GPUs that the driver shows, in NVML's order; empty where there is no NVIDIA driver."""
+@contextmanager
+def driver() -> Iterator[list[Any]]:
+    """NVML's handles of all GPUs, in its order, while it is open; none where there is no NVIDIA driver."""
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError:
-        return []
+        yield []
+        return
     try:
-        driver = pynvml.nvmlSystemGetDriverVersion()
-        return [_gpu(index, driver) for index in range(pynvml.nvmlDeviceGetCount())]
+        yield [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
     finally:
         pynvml.nvmlShutdown()
+
+
+def asked(question: str, *of: Any) -> Any:
+    """NVML's answer to a question that not every GPU knows; None where it doesn't."""
+    try:
+        return getattr(pynvml, question)(*of)
+    except pynvml.NVMLError:
+        return None
+
+
+def gpus() -> list[Gpu]:
+    """All GPUs that the driver shows, in NVML's order; empty where there is no NVIDIA driver."""
+    with driver() as handles:
+        return [_gpu(index, handle) for index, handle in enumerate(handles)]
 
 
 def visible_devices(count: int) -> str:
@@ -49,14 +66,13 @@ def visible_devices(count: int) -> str:
     return ",".join(own[:count])
 
 
-def _gpu(index: int, driver: str) -> Gpu:
-    handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+def _gpu(index: int, handle: Any) -> Gpu:
     major, minor = pynvml.nvmlDeviceGetCudaComputeCapability(handle)
     return Gpu(
         index=index,
         name=pynvml.nvmlDeviceGetName(handle),
         compute_capability=f"{major}.{minor}",
         memory_bytes=int(pynvml.nvmlDeviceGetMemoryInfo(handle).total),
-        driver=driver,
+        driver=pynvml.nvmlSystemGetDriverVersion(),
         uuid=pynvml.nvmlDeviceGetUUID(handle),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import platform
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from reproquant.machine import gpu
 
 GOVERNORS = Path("/sys/devices/system/cpu")
 CGROUP = Path("/sys/fs/cgroup")
+CONTAINER_MARKS = (Path("/.dockerenv"), Path("/run/.containerenv"))
 
 
 def describe() -> dict[str, Any]:
@@ -66,6 +68,22 @@ def governors(root: Path = GOVERNORS) -> list[str] | None:
     """The distinct frequency governors of the cores; null where the kernel shows none."""
     files = sorted(root.glob("cpu[0-9]*/cpufreq/scaling_governor"))
     return sorted({file.read_text().strip() for file in files}) or None
+
+
+def under_wsl(release: Path = Path("/proc/sys/kernel/osrelease")) -> bool:
+    """Whether this is the Windows Subsystem for Linux, where GPUs work through Windows' display driver."""
+    return "microsoft" in release.read_text(encoding="utf-8").lower()
+
+
+def in_container(marks: Sequence[Path] = CONTAINER_MARKS) -> bool:
+    """Whether docker, podman or apptainer runs this process."""
+    return any(mark.exists() for mark in marks) or "APPTAINER_CONTAINER" in os.environ
+
+
+def shared_memory_bytes() -> int | None:
+    """The size of /dev/shm; null where there is none."""
+    folder = Path("/dev/shm")
+    return psutil.disk_usage(str(folder)).total if folder.is_dir() else None
 
 
 def group_rss_bytes(group: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +11,16 @@ from reproquant.model import embedded, hub, local, synthetic
 from reproquant.study import EmbeddedModel, HubModel, LocalModel, Model, SyntheticModel
 
 
-def fetch(model: Model, target: Path, log: Path, tokenizer_gguf: Path | None = None) -> dict[str, Any]:
+def fetch(
+    model: Model, target: Path, log: Path, tell: Callable[[str], None], tokenizer_gguf: Path | None = None
+) -> dict[str, Any]:
     """Fill the folder ``target`` with the checkpoint and return what the manifest says of its source.
 
-    ``tokenizer_gguf`` holds the vocabulary that synthetic weights get.
+    ``tell`` gets lines of progress; ``tokenizer_gguf`` holds the vocabulary that synthetic weights get.
     """
     match model.spec:
         case HubModel() as spec:
-            return hub.download(spec, target)
+            return hub.download(spec, target, tell)
         case LocalModel() as spec:
             return local.link(spec, target)
         case EmbeddedModel() as spec:

@@ -32,7 +32,7 @@ class Artifact:
     @property
     def needs(self) -> list[str]:
         """The inputs, sorted."""
-        return sorted(path for _, path in self.inputs)
+        return sorted({path for _, path in self.inputs})
 
     @property
     def record(self) -> str:
@@ -51,6 +51,10 @@ def artifacts(study: Study) -> tuple[Artifact, ...]:
         ),
         Artifact("fetch_llama_cpp", (), {"output": source}),
         Artifact("build_llama_cpp", (("source", source),), {"output": build}),
+        *(
+            Artifact("prove_cuda", (("llama-cpp", build),), {"output": machine_code})
+            for machine_code in _machine_code(study)
+        ),
         Artifact(
             "fetch_model",
             (("llama-cpp", source),) if study.model.source == "synthetic" else (),
@@ -85,6 +89,7 @@ def artifacts(study: Study) -> tuple[Artifact, ...]:
             {"facts": "fp8/facts.json", "output": "fp8/manifest.json"},
         ),
         *(_benchmark(study, subject) for subject in study.subjects),
+        *_quality(study),
         _report(study, types),
     )
 
@@ -97,6 +102,11 @@ def _environments(study: Study) -> list[str]:
     return list(dict.fromkeys(chosen))
 
 
+def _machine_code(study: Study) -> list[str]:
+    """The proof that a build for GPUs is one; a build for the CPU has none."""
+    return ["llama_cpp/machine_code.json"] if study.llama_cpp.backend == "cuda" else []
+
+
 def _environment(name: str) -> str:
     return f"environments/{name}.json"
 
@@ -104,14 +114,37 @@ def _environment(name: str) -> str:
 def _benchmark(study: Study, subject: Subject) -> Artifact:
     if subject.engine == "vllm":
         weights = {"checkpoint": "model/manifest.json", "fp8": "fp8/manifest.json"}[subject.artifact]
-        engine = _environment(study.environments.vllm)
+        engine, proof = _environment(study.environments.vllm), []
     else:
         weights, engine = f"gguf/{subject.artifact}.gguf", "llama_cpp/build.json"
+        proof = _machine_code(study)
     return Artifact(
         "benchmark",
-        (("weights", weights), ("engine", engine)),
+        (("weights", weights), ("engine", engine), *(("machine-code", path) for path in proof)),
         {"output": f"bench/{subject.name}.json"},
         {"subject": subject.name},
+    )
+
+
+def _quality(study: Study) -> list[Artifact]:
+    """The evaluations: the original's, which the others read, and one for each artifact asked for."""
+    chosen = study.quality.artifacts
+    if not chosen:
+        return []
+    common = (("model", "model/manifest.json"), ("environment", _environment(study.environments.fp8)))
+    original = Artifact("evaluate_original", common, {"output": "quality/checkpoint.json"})
+    return [original, *(_evaluation(study, artifact, common) for artifact in chosen)]
+
+
+def _evaluation(study: Study, artifact: str, common: tuple[tuple[str, str], ...]) -> Artifact:
+    own = {"weights": f"{'model' if study.fp8_variant(artifact) else 'fp8'}/manifest.json"}
+    if artifact in ("f16", *study.gguf.quantizations):
+        own = {"weights": f"gguf/{artifact}.gguf", "llama-cpp": "llama_cpp/build.json"}
+    return Artifact(
+        "evaluate_quality",
+        (*common, ("original", "quality/checkpoint.json"), *own.items()),
+        {"output": f"quality/{artifact}.json"},
+        {"artifact": artifact},
     )
 
 
@@ -119,9 +152,11 @@ def _report(study: Study, types: tuple[str, ...]) -> Artifact:
     read = [
         "model/manifest.json",
         "llama_cpp/build.json",
+        *_machine_code(study),
         *(f"gguf/{type}.inspect.json" for type in types),
         "fp8/manifest.json",
         *(f"bench/{subject.name}.json" for subject in study.subjects),
+        *(one.main for one in _quality(study)),
     ]
     return Artifact(
         "report",
@@ -129,6 +164,7 @@ def _report(study: Study, types: tuple[str, ...]) -> Artifact:
         {
             "html": "report/index.html",
             "markdown": "report/report.md",
+            "claims": "report/claims.json",
             "output": "report/report.json",
         },
     )

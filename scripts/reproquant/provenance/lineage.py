@@ -8,6 +8,8 @@ from typing import Any
 FORMULAS: dict[str, Callable[[Sequence[int | float]], int | float]] = {
     "a / b": lambda values: values[0] / values[1],
     "sum": sum,
+    "1e9 a / b": lambda values: 1e9 * values[0] / values[1],
+    "100 (a / b - 1)": lambda values: 100 * (values[0] / values[1] - 1),
 }
 
 

@@ -146,11 +146,11 @@ def _run(again: Path, artifact: Artifact, threads: int, log: Path, place: Path) 
     for option in dict.fromkeys(option for option, _ in artifact.inputs):
         words += [f"--{option}", *(again / path for name, path in artifact.inputs if name == option)]
     for option, path in artifact.outputs.items():
-        if option not in ("html", "markdown"):
+        if option not in ("html", "markdown", "claims"):
             words += [f"--{option}", again / path]
     for name, value in artifact.wildcards.items():
         words += [f"--{name}", value]
-    if artifact.stage in ("build_llama_cpp", "quantize_gguf"):
+    if artifact.stage in ("build_llama_cpp", "quantize_gguf", "evaluate_quality"):
         words += ["--threads", threads]
     done = subprocess.run(
         [str(word) for word in words],

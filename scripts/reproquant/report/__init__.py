@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from reproquant.files import repository, write_json, write_text
+from reproquant.report.claims import PLACE, publish
 from reproquant.report.content import Content, read_content
 from reproquant.report.html import render_html
 from reproquant.report.markdown import render_markdown
@@ -14,7 +15,7 @@ from reproquant.study import Study
 
 
 def build(results: Path, target: Path, templates: Path | None = None) -> None:
-    """Write ``index.html``, ``report.md`` and ``report.json`` of a results directory into ``target``.
+    """Write a report of a results directory into ``target``: index.html, report.md, report.json, claims.json.
 
     ``templates`` holds index.html.j2, report.md.j2 and style.css; by default the
     repository's workflow/report. The same results give the same bytes. Raises
@@ -22,7 +23,9 @@ def build(results: Path, target: Path, templates: Path | None = None) -> None:
     a figure that has no source.
     """
     templates = templates or repository() / "workflow" / "report"
-    numbers = Numbers(results)
+    claims = target / PurePath(PLACE).name
+    publish(repository() / "workflow/claims/v100-article.yaml", claims)
+    numbers = Numbers(results, {PLACE: claims})
     content = read_content(numbers, Study.load(results / "study.json"))
     write_text(target / "index.html", render_html(content, plots(content), templates))
     write_text(target / "report.md", render_markdown(content, templates))
@@ -53,6 +56,8 @@ def as_data(content: Content) -> dict[str, object]:
             }
             for subject in content.subjects
         ],
+        "claims": [claim.data() for claim in (*content.claims.judged, *content.claims.others)],
+        "quality": [one.data() for one in content.quality.evaluations] if content.quality else [],
         "files": content.numbers.files(),
         "numbers": [number.entry() for number in content.numbers],
     }

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from reproquant.engines.compatibility import expectations
 from reproquant.report.answer import Sentence, answer, concurrencies, context, workload
 from reproquant.report.artifacts import Artifact, artifacts
+from reproquant.report.claims import ClaimsSection, read_claims
 from reproquant.report.facts import Fact, facts
 from reproquant.report.numbers import Number, Numbers
+from reproquant.report.quality import Quality, read_quality
 from reproquant.report.subjects import Subject, read_subjects
 from reproquant.study import Study
 
@@ -31,7 +34,10 @@ class Content:
     workload: Sentence
     concurrencies: tuple[Number, ...]
     subjects: tuple[Subject, ...]
+    expected: dict[str, str]
+    quality: Quality | None
     artifacts: tuple[Artifact, ...]
+    claims: ClaimsSection
     environment: tuple[Group, ...]
     numbers: Numbers
 
@@ -39,6 +45,7 @@ class Content:
 def read_content(numbers: Numbers, study: Study) -> Content:
     """The content of a study's report; raises FormatError for a result that is missing or malformed."""
     subjects = read_subjects(numbers, study)
+    made = artifacts(numbers, study)
     return Content(
         study=study.name,
         model=study.model.name,
@@ -47,7 +54,13 @@ def read_content(numbers: Numbers, study: Study) -> Content:
         workload=workload(numbers),
         concurrencies=concurrencies(numbers, study),
         subjects=subjects,
-        artifacts=artifacts(numbers, study),
+        expected={
+            name: f"The compatibility table has it as {row.verdict}: {row.why} (From: {row.known_from}.)"
+            for name, row in expectations(study).items()
+        },
+        quality=read_quality(numbers, study, subjects),
+        artifacts=made,
+        claims=read_claims(numbers, study, subjects, made),
         environment=tuple(group for group in _environment(numbers, study, subjects) if group.facts),
         numbers=numbers,
     )

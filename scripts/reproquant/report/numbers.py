@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path, PurePosixPath
@@ -68,10 +68,15 @@ class Quote:
 
 
 class Numbers:
-    """The registry of one report's numbers, in the order in which they were taken."""
+    """The registry of one report's numbers, in the order in which they were taken.
 
-    def __init__(self, results: Path) -> None:
+    ``made`` are files that the report itself is about to put among the results: where they lie now, by
+    the path that they will have.
+    """
+
+    def __init__(self, results: Path, made: Mapping[str, Path] | None = None) -> None:
         self._results = results
+        self._made = dict(made or {})
         self._files: dict[str, tuple[Any, str]] = {}
         self._numbers: dict[str, Number] = {}
 
@@ -91,7 +96,7 @@ class Numbers:
 
     def has(self, path: str) -> bool:
         """Whether the results directory holds that file."""
-        return (self._results / path).is_file()
+        return self._place(path).is_file()
 
     def files(self) -> dict[str, str]:
         """The sha256 of every file read so far, by path."""
@@ -154,12 +159,15 @@ class Numbers:
             _refuse(f"{path}#{at}", "there is nothing at this place of the file")
         return value, Source(path, digest, at)
 
+    def _place(self, path: str) -> Path:
+        return self._made.get(path, self._results / path)
+
     def _load(self, path: str) -> tuple[Any, str]:
         if path not in self._files:
             if PurePosixPath(path).is_absolute() or ".." in PurePosixPath(path).parts:
                 _refuse(path, "a number's source must lie inside the results directory")
             try:
-                content = (self._results / path).read_bytes()
+                content = self._place(path).read_bytes()
                 data = json.loads(content, parse_constant=_no_constant)
             except FileNotFoundError:
                 _refuse(self._results / path, "the report needs this file and it isn't there")

@@ -20,6 +20,7 @@ from matplotlib.figure import Figure
 from reproquant.report.answer import Sentence, at, say
 from reproquant.report.content import Content
 from reproquant.report.numbers import Number
+from reproquant.report.quality import Evaluation
 from reproquant.report.show import show_bare
 from reproquant.report.subjects import Subject, best
 
@@ -62,6 +63,19 @@ class Plot:
 
 def plots(content: Content) -> tuple[Plot, ...]:
     """The plots that these results have figures for."""
+    return _speed(content) + _quality(content)
+
+
+def _quality(content: Content) -> tuple[Plot, ...]:
+    compared = content.quality.compared if content.quality else ()
+    if not content.quality or not compared:
+        return ()
+    best = ", ".join(one.artifact for one in content.quality.frontier)
+    title = say(f"Size against divergence, lower left is better. Beaten in both by no other: {best}.")
+    return (_plot("quality", title, lambda axes: _divergence(axes, compared), HEIGHT_IN),)
+
+
+def _speed(content: Content) -> tuple[Plot, ...]:
     measured = [subject for subject in content.subjects if subject.levels]
     if not measured:
         return ()
@@ -158,7 +172,7 @@ def _output(axes: Axes, subjects: Sequence[Subject], colours: dict[str, str]) ->
         y=[n for s in subjects for v in s.levels for n in v.figures["output_tok_per_s"].rounds],
     )
     axes.set_xticks(sorted({_value(level.concurrency) for subject in subjects for level in subject.levels}))
-    _room_for_names(axes, subjects)
+    _room_for_names(axes, [subject.name for subject in subjects])
     _side_labels(axes, [(_value(x), _value(y), name, colour) for y, x, name, colour in ends])
     axes.set_xlabel("requests at once")
     axes.set_ylabel("output, tok/s")
@@ -173,12 +187,37 @@ def _size(axes: Axes, subjects: Sequence[Subject], colours: dict[str, str]) -> N
         _mark(axes, decode[subject.name], place, marker="o", markersize=9, color=_ink(subject, colours))
     _from_zero(axes, y=list(decode.values()))
     axes.set_xlim(0, max(_value(subject.size) for subject in subjects) / step)
-    _room_for_names(axes, subjects)
+    _room_for_names(axes, [subject.name for subject in subjects])
     _side_labels(
         axes, [(_value(s.size) / step, _value(decode[s.name]), s.name, _ink(s, colours)) for s in subjects]
     )
     axes.set_xlabel(f"size of the weights, {unit}")
     axes.set_ylabel("decode, tok/s")
+
+
+def _divergence(axes: Axes, evaluations: Sequence[Evaluation]) -> None:
+    """A dot for each artifact, its name beside it; what is beaten in both size and divergence is grey."""
+    step, unit = (1e9, "GB") if max(_value(one.size) for one in evaluations) >= 1e9 else (1e6, "MB")
+    inks = {one.artifact: SERIES[0] if one.unbeaten else INKS["unranked"] for one in evaluations}
+    places = {
+        one.artifact: (_value(one.size) / step, _value(kld)) for one in evaluations if (kld := one.divergence)
+    }
+    for one in evaluations:
+        if one.divergence:
+            _mark(
+                axes,
+                one.divergence,
+                places[one.artifact],
+                marker="o",
+                markersize=9,
+                color=inks[one.artifact],
+            )
+    _from_zero(axes, y=[one.divergence for one in evaluations if one.divergence])
+    axes.set_xlim(0, max(place[0] for place in places.values()))
+    _room_for_names(axes, list(places))
+    _side_labels(axes, [(*place, name, inks[name]) for name, place in places.items()])
+    axes.set_xlabel(f"size of the weights, {unit}")
+    axes.set_ylabel("mean KL divergence from the original, nat")
 
 
 def _value(number: Number) -> float:
@@ -209,9 +248,9 @@ def _from_zero(axes: Axes, x: Sequence[Number] = (), y: Sequence[Number] = ()) -
         axes.set_ylim(0, max(map(_value, y)) * 1.12)
 
 
-def _room_for_names(axes: Axes, subjects: Sequence[Subject]) -> None:
+def _room_for_names(axes: Axes, names: Sequence[str]) -> None:
     """Widen the x axis so that the longest name fits to the right of the last point."""
-    share = (12 + NAME_POINTS * max(len(subject.name) for subject in subjects)) / (72 * WIDTH_IN - 50)
+    share = (12 + NAME_POINTS * max(map(len, names))) / (72 * WIDTH_IN - 50)
     axes.set_xlim(0, axes.get_xlim()[1] / (1 - min(share, 0.6)))
 
 

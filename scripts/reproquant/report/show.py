@@ -46,4 +46,4 @@ def _three_digits(value: float) -> str:
 def _grouped(value: float, decimals: int) -> str:
     """From 10 000 on, digits stand in groups of three with a narrow blank between them."""
     grouping = "," if abs(value) >= 10_000 else ""
-    return f"{value:{grouping}.{decimals}f}".replace(",", "\u202f")
+    return f"{value:z{grouping}.{decimals}f}".replace(",", "\u202f")

@@ -14,7 +14,7 @@ from pathlib import Path
 from reproquant import process
 from reproquant.errors import ToolError
 
-# What a shell may have set and CMake or GCC would silently act on. SOURCE_DATE_EPOCH
+# What a shell may have set and CMake, GCC or nvcc would silently act on. SOURCE_DATE_EPOCH
 # turns ggml's defaults for the instruction sets off; CCACHE_BASEDIR changes the bytes.
 IGNORED_VARIABLES = (
     "SOURCE_DATE_EPOCH",
@@ -24,6 +24,8 @@ IGNORED_VARIABLES = (
     "CPPFLAGS",
     "LDFLAGS",
     "CUDAFLAGS",
+    "NVCC_PREPEND_FLAGS",
+    "NVCC_APPEND_FLAGS",
 )
 PROBE_TIMEOUT_S = 60
 

@@ -21,6 +21,7 @@ from reproquant.errors import DownloadError, FormatError, StudyError, ToolError
 from reproquant.files import digest_of, locked, read_json, sha256_file, sha256_text, store, write_json
 from reproquant.study import GitSource, LlamaCpp, SdistSource
 from reproquant.toolchain.cmake import Tools, find_cuda, find_tools
+from reproquant.toolchain.cuda import check_host_compiler, configured
 from reproquant.toolchain.python_env import failure
 
 BINARIES = (
@@ -141,6 +142,8 @@ def build(settings: LlamaCpp, source: SourceTree, target: Path, threads: int, lo
         find_cuda(settings.cuda_toolkit, settings.cuda_architectures) if settings.backend == "cuda" else None
     )
     tools = find_tools(cuda)
+    if cuda:
+        check_host_compiler(cuda, tools.cxx)
     identity = {
         "definitions": _definitions(settings, source, _Places()),
         "compilers": tools.compilers(),
@@ -179,6 +182,7 @@ def _build(
     driver = _driver_stub(work, tools)
     started = time.monotonic()
     tools.configure(source.root, work, _definitions(settings, source, places), log)
+    found = {"cuda": configured(work)} if tools.cuda else {}
     tools.compile(work, BINARIES, threads, log)
     seconds = time.monotonic() - started
     with _scratch(place) as scratch:
@@ -188,6 +192,7 @@ def _build(
             shutil.copy(work / "bin" / name, binaries / name)
         facts = {
             **identity,
+            **found,
             "backend": settings.backend,
             "commit": source.facts["commit"],
             "build_number": source.facts["build_number"],
@@ -242,9 +247,14 @@ def _definitions(settings: LlamaCpp, source: SourceTree, places: _Places) -> lis
 
 
 def _cuda_definitions(settings: LlamaCpp, places: _Places, mapped: str) -> list[str]:
-    """nvcc and the toolkit out of one tree: FindCUDAToolkit runs before the compiler is looked at."""
+    """nvcc and the toolkit out of one tree: FindCUDAToolkit runs before the compiler is looked at.
+
+    Nothing is packed, so that the machine code can be read with Python alone;
+    CUDA >= 12.8 would use zstd.
+    """
     return [
         "GGML_CUDA=ON",
+        "GGML_CUDA_COMPRESSION_MODE=none",
         f"CMAKE_CUDA_ARCHITECTURES={';'.join(map(str, settings.cuda_architectures))}",
         f"CUDAToolkit_ROOT={places.cuda}",
         f"CMAKE_CUDA_COMPILER={places.cuda}/bin/nvcc",

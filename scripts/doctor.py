@@ -1,0 +1,28 @@
+"""Examine the machine for the study; fail, with every reason, if the study is impossible on it."""
+
+import sys
+from pathlib import Path
+
+from reproquant import program
+from reproquant.doctor import as_data, examine, insist, read
+from reproquant.doctor.command import show
+from reproquant.errors import ReproquantError
+from reproquant.files import write_json
+from reproquant.study import Study
+
+
+def main(study: Path, output: Path) -> None:
+    wanted = Study.load(study)
+    reading = read(wanted, study.parent)
+    checks = examine(wanted, reading)
+    show(checks, sys.stderr)
+    write_json(output, as_data(wanted, checks, reading))
+    try:
+        insist(wanted, checks)
+    except ReproquantError as error:
+        print(error, file=sys.stderr)
+        raise SystemExit(2) from None
+
+
+if __name__ == "__main__":
+    program.run(main)

@@ -1,0 +1,152 @@
+"""Checks of room: the model can be had, and disk and memories hold what the study makes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import yaml
+from pydantic import BaseModel, ConfigDict
+
+from reproquant.doctor.check import Check, check
+from reproquant.doctor.reading import Reading
+from reproquant.engines.compatibility import expectations
+from reproquant.study import Study
+
+GB = 1_000_000_000
+NEEDS = Path(__file__).with_name("needs.yaml")
+
+
+class Needs(BaseModel):
+    """The figures of needs.yaml; what they mean stands there."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    environment_gb: float
+    vllm_gb: dict[str, float]
+    build_gb: dict[str, float]
+    embedded_model_gb: float
+    fp8_of_16_bits: float
+    spare: float
+    vllm_memory_share: float
+    host_memory_gb: float
+
+
+@cache
+def needs() -> Needs:
+    """needs.yaml, validated."""
+    return Needs.model_validate(yaml.safe_load(NEEDS.read_text(encoding="utf-8")))
+
+
+def model(study: Study, reading: Reading) -> Iterator[Check]:
+    """The model lies here or its source answers."""
+    source = reading.source
+    mount = " (in a container: an image holds no weights, so mount the folder, -v HOST:CONTAINER)"
+    remedies = {
+        "local": "correct model.local.path" + (mount if reading.host.in_container else ""),
+        "hub": "correct model.hub, or look at the network, HF_ENDPOINT and HF_HUB_OFFLINE; without network "
+        "copy the Hub cache of a machine that has it",
+    }
+    yield check(
+        "model",
+        source.problem is None,
+        source.problem or "nothing in the way",
+        f"from {study.model.source}",
+        remedies.get(study.model.source, ""),
+        "impossible" if source.hopeless else "warning",
+    )
+
+
+def disk(study: Study, reading: Reading) -> Iterator[Check]:
+    """Room for the whole study: checkpoints, GGUF files, builds, environments."""
+    need = disk_bytes(study, reading.source.weight_bytes, reading.environments)
+    free = reading.host.free_disk_bytes + reading.host.results_bytes
+    if need is None:
+        yield Check(
+            "disk", "unknown", f"{free / GB:.0f} GB", "depends on the model's size, which isn't known yet"
+        )
+        return
+    yield check(
+        "disk",
+        free >= need,
+        f"{free / GB:.0f} GB free or already used by this study",
+        f"{need / GB:.0f} GB",
+        "free some space, or put results/ and the store (REPROQUANT_STORE, HF_HOME) on a larger disk",
+        "impossible",
+    )
+
+
+def disk_bytes(study: Study, weight_bytes: int | None, here: frozenset[str] = frozenset()) -> int | None:
+    """What the whole study takes on disk, roughly, without the environments that are ``here`` already.
+
+    None if the model's size isn't known.
+    """
+    known = needs()
+    if weight_bytes is None and study.model.source != "embedded":
+        return None
+    weights = weight_bytes if weight_bytes is not None else int(known.embedded_model_gb * GB)
+    device = "gpu" if study.machine.gpus else "cpu"
+    files = weights * (2 + known.fp8_of_16_bits + sum(bits(type) / 16 for type in study.gguf.quantizations))
+    sizes = {name: known.environment_gb for name in study.environments.model_dump().values()}
+    sizes[study.environments.vllm] = known.vllm_gb[device]
+    tools = (
+        sum(size for name, size in sizes.items() if name not in here)
+        + known.build_gb[study.llama_cpp.backend]
+    )
+    return int((files + tools * GB) * (1 + known.spare))
+
+
+def bits(type: str) -> float:
+    """Bits per weight of a quantization, at most: Q4_K_M is a mix that ends below 5."""
+    digits = re.search(r"Q(\d)", type)
+    return float(digits[1]) + 1 if digits else {"BF16": 16.0, "F32": 32.0}[type]
+
+
+def memory(study: Study, reading: Reading) -> Iterator[Check]:
+    """Main memory: the converter's and the quantizer's share, and on a CPU the weights themselves."""
+    need = int(needs().host_memory_gb * GB)
+    if not study.machine.gpus:
+        need += reading.source.weight_bytes or 0
+    found = reading.host.memory_bytes
+    yield check(
+        "memory",
+        found >= need,
+        f"{found / GB:.0f} GB",
+        f"{need / GB:.0f} GB",
+        "run on a machine with more memory, or study a smaller model",
+    )
+
+
+def gpu_memory(study: Study, reading: Reading) -> Iterator[Check]:
+    """Every subject's weights fit the GPUs that it is placed on."""
+    weights = reading.source.weight_bytes
+    if not study.machine.gpus or not reading.gpus or weights is None:
+        return
+    smallest = min(gpu.memory_bytes for gpu in reading.gpus)
+    refused = {
+        name for name, row in expectations(study, reading.capability).items() if row.verdict == "refused"
+    }
+    tight = []
+    for subject in study.subjects:
+        if subject.gpus and subject.name not in refused:
+            share = needs().vllm_memory_share if subject.engine == "vllm" else 1.0
+            size = weights * _part(subject.artifact)
+            if size > subject.gpus * smallest * share:
+                tight.append(f"{subject.name} ({size / GB:.1f} GB on {subject.gpus} GPUs)")
+    yield check(
+        "GPU memory",
+        not tight,
+        f"{smallest / GB:.1f} GB a GPU" + (f", too little for {', '.join(tight)}" if tight else ""),
+        "room for every subject's weights",
+        "give these subjects more GPUs or a smaller artifact, or leave them out",
+        "impossible",
+    )
+
+
+def _part(artifact: str) -> float:
+    """The size of an artifact as a part of the weights at 16 bits."""
+    if artifact in ("checkpoint", "f16"):
+        return 1.0
+    return needs().fp8_of_16_bits if artifact == "fp8" else bits(artifact) / 16
