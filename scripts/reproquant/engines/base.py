@@ -124,6 +124,9 @@ class Engine(ABC):
         finally:
             stop_group(tool)
             warden.dismiss()
+            deadline = time.monotonic() + END_S
+            while group_members(tool.pid) and time.monotonic() < deadline:
+                time.sleep(POLL_S)
         if code:
             raise ToolError(log, f"it ended with code {code}", "see the log")
 
