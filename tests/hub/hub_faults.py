@@ -672,6 +672,23 @@ def rotten_cache(scene: Scene) -> Check:
     return check
 
 
+@overcome("cached index of weights overwritten with garbage", "in the cache: 4 files and 0 B of others")
+def rotten_index(scene: Scene) -> None:
+    scene.download(scene.root / "earlier")
+    scene.cached(INDEX).unlink()
+    scene.cached(INDEX).write_bytes(b"{")
+
+
+@overcome("killed after the last byte, before it was checked", "in the cache: 0 files and 400 kB of others")
+def whole_partial(scene: Scene) -> Check:
+    scene.partial(FIRST).write_bytes(scene.hub.files[FIRST])
+
+    def check() -> None:
+        assert not scene.ranges(FIRST)
+
+    return check
+
+
 @overcome("partial file with wrong bytes from an earlier run", "but the Hub says")
 def rotten_partial(scene: Scene) -> Check:
     scene.partial(FIRST).write_bytes(swapped(scene.hub.files[FIRST])[:100_000])

@@ -13,13 +13,15 @@ from pathlib import Path
 
 import pytest
 import yaml
-from huggingface_hub import snapshot_download
+from huggingface_hub import constants, snapshot_download
 
 from fake_hub import COMMIT, REPOSITORY, SIGNATURE, Answer
 from hub_faults import FIRST, SECOND, SPEC, TOKEN, Scene, size_of
 from reproquant.errors import DownloadError
 from reproquant.files import read_json, repository, write_json
+from reproquant.model.hub.patience import Backoff, Patience
 from reproquant.model.hub.progress import Progress, amount, duration
+from reproquant.model.hub.trouble import Trouble
 from reproquant.model.hub.words import Account
 from reproquant.model.manifest import Manifest
 from reproquant.recipe import recipe_digest
@@ -129,6 +131,19 @@ def test_huggingface_hub_uses_the_cache_that_a_download_filled(scene: Scene) -> 
     assert {path.name: path.read_bytes() for path in found.iterdir()} == scene.wanted
 
 
+def test_a_blob_that_lies_in_the_store_shared_by_repositories_is_checked_by_its_own_name(
+    scene: Scene,
+) -> None:
+    scene.download(scene.root / "earlier")
+    shared = scene.cache / "blobs" / "ab" / ("ab" * 32)
+    shared.parent.mkdir(parents=True)
+    scene.cached(FIRST).replace(shared)
+    scene.cached(FIRST).symlink_to(shared)
+    scene.monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    scene.download()
+    assert (scene.model / FIRST).read_bytes() == scene.hub.files[FIRST]
+
+
 def test_the_stage_tells_its_progress_in_the_log_and_on_the_terminal_and_no_secret(scene: Scene) -> None:
     results = scene.root / "results"
     study = yaml.safe_load((repository() / "config.yaml").read_text())
@@ -176,6 +191,17 @@ def test_a_line_of_progress_says_how_much_how_fast_and_how_long_still() -> None:
     progress = Progress(total=4_000_000, tell=lines.append, between_lines=0)
     progress.received(1_000_000)
     assert re.fullmatch(r"1 MB of 4 MB \(25 %\), .+B/s, .+ s left", lines[0])
+
+
+def test_waits_double_and_begin_anew_when_bytes_have_come() -> None:
+    lines: list[str] = []
+    backoff = Backoff(Patience(first_wait=0.001, longest_wait=0.004), lines.append, answered=True)
+    trouble = Trouble("it broke off", "run again", passing=True)
+    for _ in range(4):
+        backoff.wait(trouble, "x")
+    backoff.got_through()
+    backoff.wait(trouble, "x")
+    assert [line.rsplit(" ", 2)[1] for line in lines] == ["0.001", "0.002", "0.004", "0.004", "0.001"]
 
 
 def test_amounts_and_times_are_for_people() -> None:
