@@ -37,14 +37,14 @@ ROTATED = {"attn_q": "attention.head_count", "attn_k": "attention.head_count_kv"
 def dequantize(gguf: Path, model: Path, target: Path) -> None:
     """Write the weights of a Llama or Qwen2 GGUF into the folder ``target``, under their Hugging Face names.
 
-    One safetensors file for each layer, and config.json from ``model``, the
-    checkpoint that the GGUF was made from. Raises FormatError for a tensor that
-    has no place in such a decoder, or whose type can't be dequantized.
+    One safetensors file for each layer and for each tensor outside of them, so that no more than that is in
+    memory; config.json comes from ``model``, the checkpoint that the GGUF was made from. Raises FormatError
+    for a tensor that has no place in such a decoder, or whose type can't be dequantized.
     """
     reader = GGUFReader(gguf)
     shards: dict[str, list[ReaderTensor]] = defaultdict(list)
     for tensor in reader.tensors:
-        shards[tensor.name.split(".")[1] if tensor.name.startswith("blk.") else "outside"].append(tensor)
+        shards[tensor.name.split(".")[1] if tensor.name.startswith("blk.") else tensor.name].append(tensor)
     for shard, tensors in shards.items():
         arrays = {_name(tensor.name, gguf): _values(tensor, reader, gguf) for tensor in tensors}
         save_file(arrays, target / f"model-{shard}.safetensors", metadata={"format": "pt"})
