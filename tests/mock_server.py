@@ -76,8 +76,8 @@ BEHAVIOURS = {
     "counter": Behaviour(cached=None, hits=CACHED),
     "silent": Behaviour(cached=None, tells="nothing"),
     "jittery": Behaviour(slowness=lambda number: 1 + number % 2),
-    "drifting": Behaviour(slowness=lambda number: 1 + number / 8),
-    "cold": Behaviour(slowness=lambda number: 2 ** max(0, 3 - number)),
+    "drifting": Behaviour(slowness=lambda number: 1 + number / 2),
+    "cold": Behaviour(slowness=lambda number: 3 ** max(0, 2 - number)),
     "stalling": Behaviour(stall_s=0.2, stalls=lambda number: number == 4),
     "boasting": Behaviour(told_decode=0.2),
     "early": Behaviour(told_prefill=10),
@@ -99,7 +99,7 @@ class MockServer:
         self.ttft_s, self.itl_s = ttft_s, itl_s
         self.requests: Counter[str] = Counter()
         self.hits = 0
-        self.tokens = 0.0
+        self.tokens = self.prefill_s = self.decode_s = 0.0
 
     def app(self) -> web.Application:
         app = web.Application()
@@ -114,7 +114,8 @@ class MockServer:
 
     async def metrics(self, request: web.Request) -> web.Response:
         lines = ("# HELP", f'mock:hits_total{{model="a"}} {self.hits}', "mock:hits_created 1.7e9")
-        return web.Response(text="\n".join((*lines, f"mock:tokens_total {self.tokens}", "")))
+        sums = (f"mock:prefill_seconds_sum {self.prefill_s}", f"mock:decode_seconds_sum {self.decode_s}")
+        return web.Response(text="\n".join((*lines, *sums, f"mock:tokens_total {self.tokens}", "")))
 
     async def tokenize(self, request: web.Request) -> web.Response:
         body = await request.json()
@@ -140,6 +141,8 @@ class MockServer:
         answer = Answer(BEHAVIOURS.get(name, Behaviour()), len(body["prompt"]), body["max_tokens"], number)
         self.hits += answer.behaviour.hits
         await answer.stream(response, came, self.ttft_s, self.itl_s)
+        self.prefill_s += answer.first_s
+        self.decode_s += answer.last_s - answer.first_s
         self.tokens += answer.tokens * answer.behaviour.told_tokens
         return response
 

@@ -292,6 +292,11 @@ class Benchmark(Section):
     baseline: Slug = Field(description="the subject that the others are compared with")
     limits: Limits = Limits()
 
+    @property
+    def native_seconds(self) -> int:
+        """As long as the native tool may work: each repetition, and three more, as long as a request."""
+        return self.request_timeout_s * (self.native_repetitions + 3)
+
     @model_validator(mode="after")
     def _a_round_for_each_launch(self) -> Benchmark:
         if self.launches > self.rounds:

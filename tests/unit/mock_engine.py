@@ -11,6 +11,8 @@ from reproquant.study import Benchmark, Limits, Subject
 
 PROGRAM = Path(__file__).parents[1] / "mock_server.py"
 TTFT_MS, ITL_MS = 60.0, 6.0
+COUNTERS = {"cached_tokens": ("mock:hits_total",), "output_tokens": ("mock:tokens_total",)}
+SUMS = {"prefill_s": ("mock:prefill_seconds_sum",), "decode_s": ("mock:decode_seconds_sum",)}
 WIDE = Limits(
     warmup_percent=1000,
     decode_spread_percent=1000,
@@ -27,11 +29,7 @@ WIDE = Limits(
 class MockEngine(Engine):
     name = "vllm"
     foreign_prefix = "MOCK_"
-    dialect = Dialect(
-        "prompt",
-        "add_special_tokens",
-        counters={"cached_tokens": ("mock:hits_total",), "output_tokens": ("mock:tokens_total",)},
-    )
+    dialect = Dialect("prompt", "add_special_tokens", counters=COUNTERS)
 
     def __init__(
         self,

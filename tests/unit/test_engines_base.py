@@ -16,6 +16,7 @@ from reproquant.engines.base import Plan
 from reproquant.engines.refusals import Unsupported
 from reproquant.errors import ToolError
 from reproquant.files import repository
+from reproquant.machine.host import group_members
 
 
 def test_a_launched_server_is_healthy_and_gone_after_stop(tmp_path: Path) -> None:
@@ -110,3 +111,16 @@ def running(pid: int) -> bool:
 def start(folder: Path, *arguments: str) -> None:
     engine = MockEngine(*arguments)
     engine.launch(engine.plan(subject("steady")), folder / "log")
+
+
+@pytest.mark.parametrize(
+    ("script", "words"), [("sleep 30 & sleep 30", "didn't end within 0.3 s"), ("exit 3", "ended with code 3")]
+)
+def test_a_tool_that_fails_or_hangs_is_told_and_nothing_of_it_is_left(
+    script: str, words: str, tmp_path: Path
+) -> None:
+    engine = MockEngine(start_timeout_s=0.2)
+    command = ("/bin/sh", "-c", f"echo $$ > {tmp_path}/group; {script}")
+    with pytest.raises(ToolError, match=words):
+        engine._run_tool(command, engine.plan(subject("steady")), tmp_path / "log", work_s=0.1)
+    assert group_members(int((tmp_path / "group").read_text())) == []

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from reproquant import process
+from reproquant.engines.base import Engine, Plan
 from reproquant.engines.llama_cpp import LlamaServer
 from reproquant.engines.native import samples_of_llama_bench, speeds_of_vllm_bench
 from reproquant.errors import ToolError
@@ -22,7 +21,7 @@ def run_tools(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
     """Tools that answer at once: 100 and 102 tok/s, or 0.5 s for one token and 1.77 s for all."""
     commands: list[tuple[str, ...]] = []
 
-    def answer(command: tuple[str, ...], log: Path, environment: Any) -> None:
+    def answer(engine: Engine, command: tuple[str, ...], plan: Plan, log: Path, work_s: float) -> None:
         commands.append(command)
         with log.open("a") as file:
             file.write("$ a command\nwarning: {not json}\n" + json.dumps({"samples_ts": [100, 102]}) + "\n")
@@ -30,7 +29,7 @@ def run_tools(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
             latency = 0.5 if value(command, "--output-len") == "1" else 1.77
             Path(value(command, "--output-json")).write_text(json.dumps({"latencies": [latency, latency]}))
 
-    monkeypatch.setattr(process, "run", answer)
+    monkeypatch.setattr(Engine, "_run_tool", answer)
     return commands
 
 

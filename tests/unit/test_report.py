@@ -261,3 +261,11 @@ def test_a_study_without_cross_checks_has_no_such_table(results: Path) -> None:
             change(path, lambda m: m.update(checks=[]))
     again = build(results)
     assert "Cross-checks" not in (again / "index.html").read_text() + (again / "report.md").read_text()
+
+
+def test_servers_that_tokenize_differently_are_told(results: Path, built: Path) -> None:
+    words = "tokenize the prompt differently"
+    assert words not in (built / "report.md").read_text()
+    other = results / "bench" / "vllm-bf16.json"
+    change(other, lambda m: m["workload"].update(ids_sha256="0" * 64))
+    assert words in (build(results) / "report.md").read_text()

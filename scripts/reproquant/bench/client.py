@@ -21,7 +21,7 @@ from reproquant.errors import ToolError
 ERROR_CHARACTERS = 500
 JSON = {"Content-Type": "application/json"}
 SETTLE_S = 2.0
-SETTLE_STEP_S = 0.05
+SETTLE_STEP_S = 0.01
 REFUSED_BY_NETWORK = (aiohttp.ClientError, TimeoutError, OSError)
 
 Piece = tuple[int, bytes]

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -107,6 +107,28 @@ class Engine(ABC):
         what the subject is, or fails.
         """
         return None
+
+    def _run_tool(self, command: Sequence[str], plan: Plan, log: Path, work_s: float) -> None:
+        """Run the engine's own tool to its end; whatever it starts ends with it, or with this process.
+
+        ``work_s`` is the time that it may take once it is ready, for which it has
+        as long as a server. Raises ToolError if it fails or takes longer.
+        """
+        limit_s = self._start_timeout_s + work_s
+        tool = spawn(command, log, plan.environment_variables)
+        warden = Warden(tool.pid)
+        try:
+            code = tool.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            raise ToolError(log, f"it didn't end within {limit_s:g} s", "see the log") from None
+        finally:
+            stop_group(tool)
+            warden.dismiss()
+            deadline = time.monotonic() + END_S
+            while group_members(tool.pid) and time.monotonic() < deadline:
+                time.sleep(POLL_S)
+        if code:
+            raise ToolError(log, f"it ended with code {code}", "see the log")
 
     def launch(self, plan: Plan, log: Path) -> Endpoint:
         """Start the server on a free loopback port and wait until /health answers 200.

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from reproquant import process
 from reproquant.engines.base import LOOPBACK, PORT, Dialect, Engine, Plan
 from reproquant.engines.native import NativeRun, samples_of_llama_bench, shared_by_llama_cpp
 from reproquant.machine.gpu import visible_devices
@@ -82,15 +81,14 @@ class LlamaServer(Engine):
         )
         prefill = (*common, "-p", str(prompt), "-n", "0")
         decode = (*common, "-p", "0", "-n", str(steps), "-d", str(prompt))
-        speeds = [_bench(command, plan, log) for command in (prefill, decode)]
+        speeds = [self._bench(command, plan, log) for command in (prefill, decode)]
         return NativeRun("llama-bench", (prefill, decode), *speeds)
+
+    def _bench(self, command: tuple[str, ...], plan: Plan, log: Path) -> tuple[float, ...]:
+        start = log.stat().st_size if log.exists() else 0
+        self._run_tool(command, plan, log, self._benchmark.native_seconds)
+        return samples_of_llama_bench(log, start)
 
 
 def _placement(subject: Subject) -> tuple[str, ...]:
     return ("-ngl", "99", "-sm", subject.split_mode) if subject.gpus else ()
-
-
-def _bench(command: tuple[str, ...], plan: Plan, log: Path) -> tuple[float, ...]:
-    start = log.stat().st_size if log.exists() else 0
-    process.run(command, log, plan.environment_variables)
-    return samples_of_llama_bench(log, start)

@@ -7,7 +7,6 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from reproquant import process
 from reproquant.engines.base import LOOPBACK, PORT, Dialect, Engine, Plan
 from reproquant.engines.native import NativeRun, speeds_of_vllm_bench
 from reproquant.errors import StudyError
@@ -17,7 +16,6 @@ from reproquant.toolchain.python_env import PythonEnv
 
 CACHE_OFF = "--no-enable-prefix-caching"
 TIMES_SINCE = (0, 27)
-NATIVE_WARMUP = "2"
 QUIET = {
     "HF_HUB_OFFLINE": "1",
     "TRANSFORMERS_OFFLINE": "1",
@@ -115,14 +113,14 @@ class VllmServer(Engine):
                     *(str(self._environment.python), "-m", "vllm.entrypoints.cli.main", "bench", "latency"),
                     *("--model", str(self._checkpoint), "--batch-size", "1"),
                     *("--input-len", str(benchmark.prompt_tokens), "--output-len", result.stem),
-                    *("--num-iters", str(benchmark.native_repetitions), "--num-iters-warmup", NATIVE_WARMUP),
+                    *("--num-iters", str(benchmark.native_repetitions), "--num-iters-warmup", "2"),
                     *("--output-json", str(result)),
                     *self._engine_arguments(subject),
                 )
                 for result in results
             ]
             for command in commands:
-                process.run(command, log, plan.environment_variables)
+                self._run_tool(command, plan, log, benchmark.native_seconds)
             speeds = speeds_of_vllm_bench(
                 results[0], results[1], benchmark.prompt_tokens, benchmark.output_tokens
             )

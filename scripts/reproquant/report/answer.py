@@ -66,6 +66,8 @@ def context(numbers: Numbers, study: Study, subjects: Sequence[Subject]) -> tupl
         found.append(("Measured on a CPU: this shows that the pipeline works and says nothing about GPUs.",))
     if study.model.source == "synthetic":
         found.append(("The weights are random: that leaves speed as it is, but quality can't be judged.",))
+    if len({subject.ids_sha256 for subject in subjects if subject.levels}) > 1:
+        found.append(("The servers tokenize the prompt differently, so the subjects' work is not the same.",))
     levels = concurrencies(numbers, study)
     found += _gain(subjects, levels, study.benchmark.baseline)
     found += _close_calls(subjects, "decode_tok_per_s", "decode", levels[0])

@@ -61,6 +61,7 @@ class Subject:
     levels: tuple[Level, ...]
     checks: tuple[Check, ...]
     path: str
+    ids_sha256: str | None
     ratios: dict[str, Number]
 
     @property
@@ -118,6 +119,7 @@ def _read(numbers: Numbers, study: Study, subject: StudySubject) -> Subject:
         ),
         checks=read_checks(numbers, path, subject.name, measurement),
         path=path,
+        ids_sha256=measurement.workload.ids_sha256,
         ratios={},
     )
 
