@@ -67,6 +67,9 @@ def test_a_click_on_a_number_shows_its_source_and_the_servers_command(
     assert sha256_file(results / "bench" / "llama-q4km.json") in words
     assert "/levels/0/decode_tok_per_s/median" in words
     assert "llama-server' --model Q4_K_M.gguf" in words
+    panel.locator("summary").filter(has_text="bench/llama-q4km.json").click()
+    assert "2026-01-01T00:05:00Z" in panel.inner_text()
+    assert "model/manifest.json" in panel.inner_text()
     page.keyboard.press("Escape")
     assert not panel.is_visible()
     assert page.evaluate("document.documentElement.scrollWidth") <= width

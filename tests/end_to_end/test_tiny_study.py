@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -126,6 +129,22 @@ def test_every_number_of_the_report_has_a_source_that_holds_it(tiny: Checkout) -
         assert value == number["value"]
 
 
+def test_the_page_holds_the_requests_and_the_chain_behind_a_number(tiny: Checkout) -> None:
+    page = (tiny.results / "report/index.html").read_text()
+    start = page.index('<template data-requests="llama-q4km.c1.decode_tok_per_s.median">')
+    assert "in round" in page[start : page.index("</template>", start)]
+    start = page.index('<template data-chain="bench/llama-q4km.json">')
+    chain = page[start : page.index("</template>", start)]
+    for name in (
+        "gguf/Q4_K_M.gguf",
+        "gguf/f16.gguf",
+        "model/manifest.json",
+        "llama_cpp/build.json",
+        "llama_cpp/source.json",
+    ):
+        assert f"<summary>{name}" in chain
+
+
 def test_every_artifact_has_a_record_that_names_its_bytes(tiny: Checkout) -> None:
     records = sorted(tiny.results.rglob("*.prov.json"))
     assert len(records) >= 14
@@ -165,6 +184,15 @@ EDITS = {
         "workflow/studies/tiny.yaml", "environments:\n", "gguf: {quantizations: [Q4_K_M, Q8_0]}\n\nenvironments:\n",
         {"quantize_gguf": 1, "inspect_gguf": 1, "report": 1, "seal": 1},
     ),
+    "the prompt": ("workflow/data/prompt_zh.txt", "", "又", {"benchmark": 3, "report": 1, "seal": 1}),
+    "a new subject": (
+        "workflow/studies/tiny.yaml", "subjects:\n", "subjects:\n  - {name: more, engine: llama_cpp, artifact: f16}\n",
+        {"benchmark": 1, "report": 1, "seal": 1},
+    ),
+    "a removed subject": (
+        "workflow/studies/tiny.yaml", "  - {name: vllm-bf16, engine: vllm, artifact: checkpoint}\n", "",
+        {"report": 1, "seal": 1},
+    ),
 }  # fmt: skip
 
 
@@ -180,6 +208,57 @@ def test_an_edit_reruns_exactly_what_depends_on(what: str, tiny: Checkout) -> No
     finally:
         path.write_text(text)
     assert tiny.planned() == {}
+
+
+def test_touched_code_locks_and_studies_rerun_nothing(tiny: Checkout) -> None:
+    for folder in ("scripts", "envs", "workflow"):
+        for path in (tiny.root / folder).rglob("*.*"):
+            path.touch()
+    assert tiny.planned() == {}
+
+
+def test_an_edit_with_an_older_time_is_seen(tiny: Checkout) -> None:
+    path = tiny.root / "scripts/inspect_gguf.py"
+    text, old = path.read_text(), path.stat()
+    try:
+        path.write_text(text.replace("inspect(gguf, type)", "dict(inspect(gguf, type))"))
+        os.utime(path, (0, 0))
+        assert tiny.planned() == {"all": 1, "inspect_gguf": 2, "report": 1, "seal": 1}
+    finally:
+        path.write_text(text)
+        os.utime(path, ns=(old.st_atime_ns, old.st_mtime_ns))
+
+
+@pytest.mark.parametrize("damage", ["deleted", "corrupted"])
+def test_what_snakemake_misses_the_audit_names_with_a_remedy_that_works(damage: str, tiny: Checkout) -> None:
+    path = tiny.results / "gguf/f16.gguf"
+    whole, times = path.read_bytes(), path.stat()
+    path.unlink()
+    if damage == "corrupted":
+        path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+        os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert tiny.planned() == {}
+    audit = [
+        Path(sys.executable).with_name("reproquant"),
+        "audit",
+        tiny.results,
+        "--no-environments",
+        "--json",
+    ]
+    done = subprocess.run(
+        audit, env=tiny.environment, capture_output=True, text=True, check=False, cwd=tiny.root
+    )
+    assert done.returncode == {"deleted": 6, "corrupted": 3}[damage], done.stdout + done.stderr
+    [finding] = json.loads(done.stdout)["findings"]
+    assert finding["file"] == "gguf/f16.gguf"
+    words = shlex.split(finding["remedy"])
+    words[0] = str(Path(sys.executable).with_name(words[0]))
+    subprocess.run(words, env=tiny.environment, capture_output=True, check=True, cwd=tiny.root)
+    assert path.read_bytes() == whole
+    done = subprocess.run(
+        audit, env=tiny.environment, capture_output=True, text=True, check=False, cwd=tiny.root
+    )
+    assert done.returncode == 0, done.stdout
 
 
 @pytest.mark.parametrize("gguf", ["f16", "Q4_K_M"])

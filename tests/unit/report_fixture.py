@@ -169,11 +169,19 @@ def record(name: str) -> dict[str, Any]:
         "subject": [{"name": f"bench/{name}.json", "digest": {"sha256": digest_of(name)}}],
         "predicate": {
             "buildDefinition": {
+                "externalParameters": {
+                    "stage": "benchmark",
+                    "study": {"subject": name},
+                    "locks": {},
+                    "packages": {"aiohttp": "3"},
+                    "files": {},
+                },
+                "resolvedDependencies": [{"name": "model/manifest.json"}],
                 "internalParameters": {
                     "git": {"commit": "0" * 40, "dirty": False},
                     "python": "3.11.7",
                     "platform": {"system": "Linux", "release": "6.1", "machine": "x86_64"},
-                }
+                },
             },
             "runDetails": {
                 "metadata": {"startedOn": "2026-01-01T00:00:00Z", "finishedOn": "2026-01-01T00:05:00Z"},

@@ -44,14 +44,14 @@ def test_an_artifact_that_the_study_does_not_make_is_refused_with_those_it_does(
 
 
 def test_a_variant_is_the_studys_own_fp8_with_one_setting_changed() -> None:
-    study = Study.resolve(config(artifacts=["fp8-autofp8", "fp8-shared", "fp8-dynamic"]))
+    study = Study.resolve(config(artifacts=["fp8-autofp8", "fp8-separate", "fp8-dynamic"]))
     changed = {
         name: study.fp8_variant(name) for name in (*study.quality.artifacts, "fp8", "fp8-w8a16", "f16")
     }
     own = study.fp8.model_dump()
     assert {name: fp8 and {k: v for k, v in fp8.model_dump().items() if v != own[k]} for name, fp8 in changed.items()} == {
         "fp8-autofp8": {"activation_scales": "autofp8"},
-        "fp8-shared": {"fused_scales": "shared"},
+        "fp8-separate": {"fused_scales": "separate"},
         "fp8-dynamic": {"activation_scheme": "dynamic"},
         "fp8": None, "fp8-w8a16": None, "f16": None,
     }  # fmt: skip

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -153,3 +155,32 @@ def test_a_recipe_names_the_module_that_another_python_runs(study: Study) -> Non
 def test_equal_studies_give_equal_digests(study: Study) -> None:
     again = Study.resolve(study.dump())
     assert recipe_digest("fetch_model", study) == recipe_digest("fetch_model", again)
+
+
+FORBIDDEN = {
+    "__import__",
+    "import_module",
+    "exec",
+    "eval",
+    "run_path",
+    "exec_module",
+    "spec_from_file_location",
+}
+
+
+def test_no_stage_imports_what_a_recipe_can_not_see() -> None:
+    """A module that is loaded by a computed name would be missing in the code's digest."""
+    for path in (ROOT / "scripts").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call):
+                name = getattr(node.func, "id", None) or getattr(node.func, "attr", None)
+                assert name not in FORBIDDEN, f"{path}:{node.lineno} calls {name}"
+
+
+def test_every_module_that_another_python_runs_is_named_by_a_stage() -> None:
+    named = {module for stage in STAGES.values() for module in stage.modules}
+    run = set()
+    for path in (ROOT / "scripts").rglob("*.py"):
+        run |= set(re.findall(r"run_module\(\s*\"([\w.]+)\"", path.read_text()))
+    assert run
+    assert run <= named

@@ -28,6 +28,10 @@
       line("pointer", row.querySelector(".pointer").textContent);
       const command = find("data-command", path);
       if (command) line("server", command.content.textContent);
+      const requests = find("data-requests", id);
+      if (requests) line("measured as", requests.content.cloneNode(true));
+      const chain = find("data-chain", path);
+      if (chain) line("made from", chain.content.cloneNode(true));
     } else {
       const source = row.querySelector(".source").cloneNode(true);
       line("computed as", Object.assign(document.createElement("span"), { innerHTML: source.innerHTML }));

@@ -85,18 +85,19 @@ def write(path: Path, tokens: Tensor, vocabulary: int, logits: Iterable[Tensor])
 def score(logits: Tensor, base: Tensor, chunk: Tensor) -> Scores:
     """A chunk's logits [255, vocabulary] against the base's log-probabilities of the same positions.
 
-    The divergence adds up what the base gives more than exp(-16), as llama-perplexity does.
+    The divergence adds up what the base gives more than exp(-16), as llama-perplexity does. Sums over the
+    vocabulary are in float64: in float32 they are off by about 1e-5, always to the same side.
     """
-    log_p = logits.log_softmax(-1)
+    log_p = logits.double().log_softmax(-1)
     terms = base.exp() * (base - log_p)
-    kld = torch.where(base > -CUT, terms, 0.0).sum(-1, dtype=torch.float64)
+    kld = torch.where(base > -CUT, terms, 0.0).sum(-1)
     return Scores(_loss(logits, chunk), kld, logits.argmax(-1) == base.argmax(-1))
 
 
 def _loss(logits: Tensor, chunk: Tensor) -> Tensor:
     """-log p of each scored position's next token, [255], in float64."""
     targets = chunk[SCORED.start + 1 : SCORED.stop + 1]
-    return torch.nn.functional.cross_entropy(logits, targets, reduction="none").double()
+    return torch.nn.functional.cross_entropy(logits.double(), targets, reduction="none")
 
 
 def _row_words(vocabulary: int) -> int:
@@ -108,7 +109,7 @@ def _pack(logits: Tensor) -> numpy.ndarray:
     largest = logits.amax(-1, keepdim=True)
     smallest = torch.maximum(logits.amin(-1, keepdim=True), largest - CUT)
     scale = (largest - smallest) / LARGEST_CODE
-    least = smallest - logits.logsumexp(-1, keepdim=True)
+    least = (smallest - logits.double().logsumexp(-1, keepdim=True)).float()
     codes = ((logits - smallest) / scale.clamp(min=1e-30)).clamp(min=0).round()
     rows = numpy.zeros((len(logits), _row_words(logits.shape[1])), "<u2")
     rows[:, :4] = torch.cat((scale, least), dim=1).numpy().astype("<f4").view("<u2")

@@ -47,7 +47,7 @@ class Evaluator:
     def gguf(self, type: str, file: Path, base: Path, tools: Build, threads: int) -> Quality:
         """Score a GGUF both ways: its weights dequantized and computed with in float32, and by llama.cpp.
 
-        llama.cpp's CPU kernels also quantize activations, so its divergence is a little larger.
+        llama.cpp's CPU kernels also quantize activations to 8 bits, so its divergence is larger.
         """
         with TemporaryDirectory(dir=self.scratch) as folder:
             dequantize(file, self.model.directory, Path(folder))

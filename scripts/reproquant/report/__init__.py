@@ -27,7 +27,7 @@ def build(results: Path, target: Path, templates: Path | None = None) -> None:
     publish(repository() / "workflow/claims/v100-article.yaml", claims)
     numbers = Numbers(results, {PLACE: claims})
     content = read_content(numbers, Study.load(results / "study.json"))
-    write_text(target / "index.html", render_html(content, plots(content), templates))
+    write_text(target / "index.html", render_html(content, plots(content), templates, results))
     write_text(target / "report.md", render_markdown(content, templates))
     write_json(target / "report.json", as_data(content))
 

@@ -50,6 +50,16 @@ def explain(results: Path, id: str) -> Node:
     return _Explainer(results, numbers).number(id)
 
 
+def chain(results: Path, name: str) -> Node:
+    """The tree of one file of a results directory: its record, and the files that it was made from."""
+    return _Explainer(results, {}).file(name)
+
+
+def requests(results: Path, path: str, pointer: str) -> list[Node]:
+    """The rounds and requests behind a figure of a measurement; none for any other place in a file."""
+    return _Explainer(results, {}).requests({"path": path, "pointer": pointer})
+
+
 class _Explainer:
     """The walk; a file that was explained once is only named when it is met again."""
 
@@ -67,7 +77,7 @@ class _Explainer:
         else:
             source = entry["source"]
             node.facts |= {"file": source["path"], "pointer": source["pointer"], "sha256": source["sha256"]}
-            node.causes = [*self._requests(source), self.file(source["path"])]
+            node.causes = [*self.requests(source), self.file(source["path"])]
         return node
 
     def file(self, name: str) -> Node:
@@ -101,12 +111,12 @@ class _Explainer:
         node.causes = [self.file(item["name"]) for item in definition["resolvedDependencies"]]
         return node
 
-    def _requests(self, source: dict[str, str]) -> list[Node]:
+    def requests(self, source: dict[str, str]) -> list[Node]:
         """What a figure of a measurement was computed from: its rounds and their requests."""
         parts = source["pointer"].split("/")
-        data = _json(self._results, source["path"])
         if not source["path"].startswith("bench/") or parts[1:2] != ["levels"] or len(parts) < 5:
             return []
+        data = _json(self._results, source["path"])
         level, metric = data["levels"][int(parts[2])], parts[3]
         values, rounds = level[metric]["rounds"], _rounds(data["requests"], level["concurrency"])
         if len(rounds) != len(values):

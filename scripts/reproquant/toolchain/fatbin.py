@@ -12,7 +12,6 @@ the program itself was compiled for.
 
 from __future__ import annotations
 
-import importlib
 import mmap
 import struct
 from collections.abc import Collection, Iterator
@@ -230,9 +229,14 @@ def _unpack_zstd(packed: memoryview, size: int) -> bytes:
 
 def _zstd() -> Any:
     """A module with ``decompress`` and ``ZstdError``."""
-    for name in ("compression.zstd", "zstandard"):
-        with suppress(ImportError):
-            return importlib.import_module(name)
+    with suppress(ImportError):
+        from compression import zstd
+
+        return zstd
+    with suppress(ImportError):
+        import zstandard
+
+        return zstandard
     raise ToolError(
         SECTION,
         "its images are packed with zstd, which this Python can't read by itself",
