@@ -163,11 +163,11 @@ EDITS = {
     "a comment in a helper": ("scripts/reproquant/process.py", '"""Outside', '# remark\n"""Outside', {}),
     "a helper of all programs": (
         "scripts/reproquant/process.py", "TAIL_LINES = 12", "TAIL_LINES = 13",
-        {"build_environment": 3, "fetch_llama_cpp": 1, "build_llama_cpp": 1, "fetch_model": 1, "convert_gguf": 1,
+        {"build_environment": 3, "read_vllm": 1, "fetch_llama_cpp": 1, "build_llama_cpp": 1, "fetch_model": 1, "convert_gguf": 1,
          "quantize_gguf": 1, "inspect_gguf": 2, "quantize_fp8": 1, "benchmark": 3, "evaluate_original": 1,
          "evaluate_quality": 2, "report": 1, "seal": 1},
     ),
-    "the vLLM lock": ("envs/vllm-cpu.lock", "", "# bump\n", {"build_environment": 1, "benchmark": 2, "report": 1, "seal": 1}),
+    "the vLLM lock": ("envs/vllm-cpu.lock", "", "# bump\n", {"build_environment": 1, "read_vllm": 1, "benchmark": 2, "report": 1, "seal": 1}),
     "the vLLM flags": (
         "workflow/studies/tiny.yaml", "max_model_len: 512", "max_model_len: 256",
         {"benchmark": 2, "report": 1, "seal": 1},

@@ -23,6 +23,13 @@ except ReproquantError as error:
 # The proof that a build for GPUs is one; a build for the CPU has none.
 MACHINE_CODE = ["results/{study}/llama_cpp/machine_code.json"] if STUDY.llama_cpp.backend == "cuda" else []
 
+# What vLLM's own source says about GPUs, if a subject runs in it.
+CAPABILITIES = (
+    ["results/{study}/vllm/capabilities.json"]
+    if any(subject.engine == "vllm" for subject in STUDY.subjects)
+    else []
+)
+
 
 wildcard_constraints:
     study=re.escape(STUDY.name),
@@ -49,7 +56,7 @@ def model_inputs(wildcards):
 
 
 def benchmark_inputs(wildcards):
-    """What a subject's engine is made of, and the weights that it serves."""
+    """What a subject's engine is made of and proven by, and the weights that it serves."""
     root = f"results/{wildcards.study}"
     subject = STUDY.subject(wildcards.subject)
     if subject.engine == "vllm":
@@ -57,11 +64,11 @@ def benchmark_inputs(wildcards):
         engine = f"environments/{STUDY.environments.vllm}.json"
     else:
         weights, engine = f"gguf/{subject.artifact}.gguf", "llama_cpp/build.json"
-    proof = MACHINE_CODE if subject.engine == "llama_cpp" else []
+    proof = MACHINE_CODE if subject.engine == "llama_cpp" else CAPABILITIES
     return {
         "weights": f"{root}/{weights}",
         "engine": f"{root}/{engine}",
-        "machine_code": [path.format(study=wildcards.study) for path in proof],
+        "proof": [path.format(study=wildcards.study) for path in proof],
     }
 
 

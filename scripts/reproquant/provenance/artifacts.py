@@ -44,10 +44,15 @@ def artifacts(study: Study) -> tuple[Artifact, ...]:
     types = ("f16", *study.gguf.quantizations)
     source, build, model = "llama_cpp/source.json", "llama_cpp/build.json", "model/manifest.json"
     converter, fp8 = _environment(study.environments.converter), _environment(study.environments.fp8)
+    vllm = _environment(study.environments.vllm)
     return (
         *(
             Artifact("build_environment", (), {"output": _environment(name)}, {"environment": name})
             for name in _environments(study)
+        ),
+        *(
+            Artifact("read_vllm", (("environment", vllm),), {"output": capabilities})
+            for capabilities in _capabilities(study)
         ),
         Artifact("fetch_llama_cpp", (), {"output": source}),
         Artifact("build_llama_cpp", (("source", source),), {"output": build}),
@@ -107,6 +112,12 @@ def _machine_code(study: Study) -> list[str]:
     return ["llama_cpp/machine_code.json"] if study.llama_cpp.backend == "cuda" else []
 
 
+def _capabilities(study: Study) -> list[str]:
+    """What vLLM's own source says about GPUs, if a subject runs in it."""
+    serves = any(subject.engine == "vllm" for subject in study.subjects)
+    return ["vllm/capabilities.json"] if serves else []
+
+
 def _environment(name: str) -> str:
     return f"environments/{name}.json"
 
@@ -114,13 +125,13 @@ def _environment(name: str) -> str:
 def _benchmark(study: Study, subject: Subject) -> Artifact:
     if subject.engine == "vllm":
         weights = {"checkpoint": "model/manifest.json", "fp8": "fp8/manifest.json"}[subject.artifact]
-        engine, proof = _environment(study.environments.vllm), []
+        engine, proof = _environment(study.environments.vllm), _capabilities(study)
     else:
         weights, engine = f"gguf/{subject.artifact}.gguf", "llama_cpp/build.json"
         proof = _machine_code(study)
     return Artifact(
         "benchmark",
-        (("weights", weights), ("engine", engine), *(("machine-code", path) for path in proof)),
+        (("weights", weights), ("engine", engine), *(("proof", path) for path in proof)),
         {"output": f"bench/{subject.name}.json"},
         {"subject": subject.name},
     )
@@ -153,6 +164,7 @@ def _report(study: Study, types: tuple[str, ...]) -> Artifact:
         "model/manifest.json",
         "llama_cpp/build.json",
         *_machine_code(study),
+        *_capabilities(study),
         *(f"gguf/{type}.inspect.json" for type in types),
         "fp8/manifest.json",
         *(f"bench/{subject.name}.json" for subject in study.subjects),

@@ -10,6 +10,7 @@ from reproquant.report.artifacts import Artifact, artifacts
 from reproquant.report.claims import ClaimsSection, read_claims
 from reproquant.report.facts import Fact, facts
 from reproquant.report.numbers import Number, Numbers
+from reproquant.report.proofs import Proofs, read_proofs
 from reproquant.report.quality import Quality, read_quality
 from reproquant.report.subjects import Subject, read_subjects
 from reproquant.study import Study
@@ -37,6 +38,7 @@ class Content:
     expected: dict[str, str]
     quality: Quality | None
     artifacts: tuple[Artifact, ...]
+    proofs: Proofs | None
     claims: ClaimsSection
     environment: tuple[Group, ...]
     numbers: Numbers
@@ -60,6 +62,7 @@ def read_content(numbers: Numbers, study: Study) -> Content:
         },
         quality=read_quality(numbers, study, subjects),
         artifacts=made,
+        proofs=read_proofs(numbers),
         claims=read_claims(numbers, study, subjects, made),
         environment=tuple(group for group in _environment(numbers, study, subjects) if group.facts),
         numbers=numbers,
