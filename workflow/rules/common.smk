@@ -109,7 +109,8 @@ localrules:
 onstart:
     write_json(Path(f"results/{STUDY.name}/study.json"), STUDY.dump())
     if workflow.local_exec:  # a cluster's login node says nothing about its GPUs
+        running = sorted({job.rule.name for job in workflow.dag.needrun_jobs()})
         shell(
-            f"python scripts/doctor.py --study results/{STUDY.name}/study.json"
+            f"python scripts/doctor.py --study results/{STUDY.name}/study.json --running {' '.join(running)}"
             f" --output results/{STUDY.name}/doctor.json"
         )
