@@ -13,6 +13,8 @@ def main(source: Path) -> None:
     found = read(source)
     for method, minimum in sorted(found.minimums.items()):
         print(f"vLLM {found.version}: {method} from compute capability {minimum / 10}")
+    for words in found.refusals:
+        print(f"vLLM {found.version} refuses with: {words}")
     wrong = contradictions(found)
     print(*wrong, sep="\n")
     raise SystemExit(bool(wrong))
