@@ -17,6 +17,7 @@ from jsonschema import validate
 from checkout import Checkout, copy_checkout
 from reproquant.engines.choice import for_subject
 from reproquant.files import read_json, repository, sha256_file
+from reproquant.report.compare import compare
 from reproquant.study import Study
 
 GOLDEN = yaml.safe_load((Path(__file__).parent / "golden.yaml").read_text())
@@ -307,6 +308,8 @@ def test_an_upstream_stage_that_yields_the_same_bytes_costs_nothing_downstream(t
 
 def test_a_subject_is_measured_again_on_purpose_and_no_other_is(tiny: Checkout) -> None:
     before = measurement(tiny, "llama-q4km")
+    kept = tiny.results.with_name("tiny-before")
+    subprocess.run(["cp", "-rl", tiny.results, kept], check=True)
     command = [
         Path(sys.executable).with_name("reproquant"),
         "remeasure",
@@ -320,3 +323,8 @@ def test_a_subject_is_measured_again_on_purpose_and_no_other_is(tiny: Checkout) 
     assert done.returncode == 0, done.stderr
     assert "from the store" not in done.stderr
     assert measurement(tiny, "llama-q4km")["requests"] != before["requests"]
+    assert read_json(kept / "bench/llama-q4km.json") == before
+    found = compare(kept, tiny.results)
+    assert found.causes == ()
+    assert all("rounds are too few" in row.why for row in found.rows if row.p is not None)
+    assert {row.of for row in found.rows if row.verdict != "the same"} == {"llama-q4km"}

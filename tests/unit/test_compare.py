@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+import finished_study
 from report_fixture import make_results
 from reproquant import report
 from reproquant.bench.measurement import Request, ServerTimes
@@ -19,6 +20,7 @@ from reproquant.bench.statistics import levels
 from reproquant.cli import app
 from reproquant.errors import FormatError
 from reproquant.files import read_json, write_json
+from reproquant.provenance.crate import export
 from reproquant.report.compare import Comparison, Row, compare
 
 SUBJECT = "llama-q4km"
@@ -278,6 +280,17 @@ def test_a_report_stands_for_its_results_and_a_measurement_for_itself(old: Path,
     found = compare(alone, old / f"bench/{SUBJECT}.json")
     assert {row.of for row in found.rows} == {SUBJECT}
     assert {row.verdict for row in found.rows} == {"the same"}
+
+
+def test_an_exported_crate_is_compared_as_the_results_that_it_was_made_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REPROQUANT_STORE", str(tmp_path / "store"))
+    results = finished_study.finish(tmp_path)
+    export(results, tmp_path / "crate")
+    found = compare(results, tmp_path / "crate")
+    assert {row.verdict for row in found.rows} == {"the same"} and found.causes == ()
+    assert found.rows == compare(results, results).rows
 
 
 @pytest.mark.parametrize("content", [None, "{}", "no JSON", '{"subject": "x", "levels": []}'])
