@@ -41,7 +41,7 @@ def test_machine_code_is_shown_by_architecture_with_its_named_kernels(results: P
     assert "| sm_70 | 31 | all | 905 | 22.0 MB |" in text
     assert "| sm_70 | 31 | mul_mat_q | 64 | 1.21 MB |" in text
     numbers = {number["id"]: number for number in read_json(results / "report/report.json")["numbers"]}
-    named = numbers["machine_code.machine_code.sm_70.named.mul_mat_q.kernels"]
+    named = numbers["machine_code.sm_70.named.mul_mat_q.kernels"]
     assert (named["value"], named["source"]["path"]) == (64, "llama_cpp/machine_code.json")
     page = (results / "report/index.html").read_text()
     assert f'data-number="{named["id"]}"' in page and "Read out of the engines" in page

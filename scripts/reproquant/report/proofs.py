@@ -76,7 +76,8 @@ def _program(numbers: Numbers) -> Program:
     data = numbers.read(MACHINE_CODE)
 
     def take(unit: str, *place: str) -> Number:
-        return numbers.take(MACHINE_CODE, pointer(*place), unit, ".".join(("machine_code", *place)))
+        id = ".".join(("machine_code", *place[place[0] == "machine_code" :]))
+        return numbers.take(MACHINE_CODE, pointer(*place), unit, id)
 
     def kernels(part: str | None, *place: str) -> Kernels:
         return Kernels(part, take("", *place, "kernels"), take("B", *place, "code_bytes"))
