@@ -65,7 +65,7 @@ def _bench(study: Study, subject: str) -> Any:
 
 
 def _bench_locks(study: Study, subject: str) -> tuple[str, ...]:
-    return (study.environments.vllm,) if study.subject(subject).engine == "vllm" else ()
+    return (study.environments.name("vllm"),) if study.subject(subject).engine == "vllm" else ()
 
 
 def _evaluated(study: Study, artifact: str) -> Any:
@@ -106,21 +106,21 @@ STAGES = {
     "build_environment": Stage(
         slice=lambda study, environment: environment, locks=lambda study, environment: (environment,)
     ),
-    "read_vllm": Stage(slice=lambda study: None, locks=lambda study: (study.environments.vllm,)),
+    "read_vllm": Stage(slice=lambda study: None, locks=lambda study: (study.environments.name("vllm"),)),
     "fetch_llama_cpp": Stage(slice=_llama_cpp_source),
     "build_llama_cpp": Stage(slice=_llama_cpp),
     "prove_cuda": Stage(slice=lambda study: _llama_cpp(study)["cuda_architectures"]),
     "fetch_model": Stage(slice=_model, packages=("gguf", "huggingface-hub", "numpy", "safetensors")),
     "convert_gguf": Stage(
         slice=lambda study: study.model.name,
-        locks=lambda study: (study.environments.converter,),
+        locks=lambda study: (study.environments.name("converter"),),
         kept="by recipe",
     ),
     "quantize_gguf": Stage(slice=lambda study, type: type, kept="by recipe"),
     "inspect_gguf": Stage(slice=lambda study, type: type, packages=("gguf",), kept="by recipe"),
     "quantize_fp8": Stage(
         slice=lambda study: study.dump()["fp8"],
-        locks=lambda study: (study.environments.fp8,),
+        locks=lambda study: (study.environments.name("fp8"),),
         files=lambda study: (study.fp8.calibration.text,),
         modules=("reproquant.fp8.quantize",),
         kept="by recipe",
@@ -134,14 +134,14 @@ STAGES = {
     ),
     "evaluate_original": Stage(
         slice=lambda study: {"text": study.quality.text, "chunks": study.quality.chunks},
-        locks=lambda study: (study.environments.fp8,),
+        locks=lambda study: (study.environments.name("fp8"),),
         files=lambda study: (study.quality.text,),
         modules=("reproquant.quality.evaluate",),
         kept="by recipe",
     ),
     "evaluate_quality": Stage(
         slice=_evaluated,
-        locks=lambda study, artifact: (study.environments.fp8,),
+        locks=lambda study, artifact: (study.environments.name("fp8"),),
         files=_evaluation_files,
         modules=("reproquant.quality.evaluate", "reproquant.fp8.quantize"),
         packages=("gguf", "numpy", "safetensors"),

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from snakemake.settings.types import ExecMode  # isort: skip
 
+from reproquant import external
 from reproquant.errors import ReproquantError
 from reproquant.files import write_json
 from reproquant.recipe import recipe_digest
@@ -17,6 +18,7 @@ shell.prefix(f"set -euo pipefail; export PATH={Path(sys.executable).parent}:$PAT
 
 try:
     STUDY = Study.resolve(config)
+    external.check(STUDY)
 except ReproquantError as error:
     sys.exit(str(error))
 
@@ -24,11 +26,7 @@ except ReproquantError as error:
 MACHINE_CODE = ["results/{study}/llama_cpp/machine_code.json"] if STUDY.llama_cpp.backend == "cuda" else []
 
 # What vLLM's own source says about GPUs, if a subject runs in it.
-CAPABILITIES = (
-    ["results/{study}/vllm/capabilities.json"]
-    if any(subject.engine == "vllm" for subject in STUDY.subjects)
-    else []
-)
+CAPABILITIES = ["results/{study}/vllm/capabilities.json"] if "vllm" in STUDY.roles else []
 
 
 wildcard_constraints:
@@ -61,7 +59,7 @@ def benchmark_inputs(wildcards):
     subject = STUDY.subject(wildcards.subject)
     if subject.engine == "vllm":
         weights = {"checkpoint": "model/manifest.json", "fp8": "fp8/manifest.json"}[subject.artifact]
-        engine = f"environments/{STUDY.environments.vllm}.json"
+        engine = f"environments/{STUDY.environments.name('vllm')}.json"
     else:
         weights, engine = f"gguf/{subject.artifact}.gguf", "llama_cpp/build.json"
     proof = MACHINE_CODE if subject.engine == "llama_cpp" else CAPABILITIES

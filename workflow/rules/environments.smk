@@ -19,7 +19,7 @@ rule build_environment:
 
 rule read_vllm:
     input:
-        environment=f"results/{{study}}/environments/{STUDY.environments.vllm}.json",
+        environment=f"results/{{study}}/environments/{STUDY.environments.name('vllm')}.json",
     output:
         capabilities="results/{study}/vllm/capabilities.json",
         record="results/{study}/vllm/capabilities.json.prov.json",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
 import zipfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -19,6 +20,7 @@ from packaging.specifiers import SpecifierSet
 from reproquant.engines.compatibility import table
 from reproquant.engines.refusals import classify
 from reproquant.errors import FormatError, ReproquantError
+from reproquant.toolchain.interpreter import Interpreter
 
 QUANTIZATION = "vllm/model_executor/layers/quantization/"
 READ = re.compile(r"vllm/(config|model_executor/(model_loader|layers/quantization))\b.*\.py$")
@@ -76,6 +78,19 @@ def read(where: Path) -> VllmSource:
         )
     schemes = {name: value for name, value in classes.items() if name not in methods.values()}
     return VllmSource(version, minimums, schemes, tuple(refusals))
+
+
+def installed(environment: Interpreter) -> Path:
+    """The folder in which an environment's Python finds vLLM, which isn't imported for that.
+
+    Raises FormatError if it finds none.
+    """
+    ask = "import importlib.util; print(importlib.util.find_spec('vllm').origin)"
+    words = [str(environment.python), "-I", "-c", ask]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise FormatError(environment.python, "it finds no package 'vllm'", "install vLLM in it")
+    return Path(done.stdout.strip()).parent.parent
 
 
 def insist(source: VllmSource) -> None:
