@@ -203,6 +203,15 @@ def test_subjects_that_came_and_went_are_named(old: Path, new: Path) -> None:
     assert found.come == ("quality of f16",)
 
 
+def test_what_an_earlier_study_left_in_the_folder_is_no_part_of_it(old: Path, new: Path) -> None:
+    measure(new, SUBJECT, 101, decode_ms=10)
+    for name in (f"{SUBJECT}.failed.json", "removed.json"):
+        shutil.move(new / f"bench/{SUBJECT}.json", new / "bench" / name)
+        shutil.copy(old / f"bench/{SUBJECT}.json", new / f"bench/{SUBJECT}.json")
+    found = compare(old, new)
+    assert moved(found) == {} and found.come == ()
+
+
 def test_sizes_are_counted_and_qualities_judged_by_their_errors(old: Path, new: Path) -> None:
     change(new / f"bench/{SUBJECT}.json", lambda data: data.update(artifact_bytes=data["artifact_bytes"] - 1))
     change(new / "quality/Q4_K_M.json", lambda data: data["divergence"].update(kld=0.131))
@@ -306,7 +315,7 @@ def test_what_is_no_result_is_one_error(content: str | None, old: Path, tmp_path
 
 def test_a_folder_without_measurements_is_one_error(old: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    with pytest.raises(FormatError, match="with measurements in bench"):
+    with pytest.raises(FormatError, match=r"no study\.json"):
         compare(tmp_path / "empty", old)
 
 

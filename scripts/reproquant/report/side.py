@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -52,30 +52,34 @@ def load(path: Path) -> Side:
     that isn't one.
     """
     if path.is_dir():
-        return _of_folder(path, sorted(path.glob("bench/*.json")))
+        return _of_folder(path)
     data = _json(path)
     if isinstance(data, dict) and {"numbers", "subjects", "files"} <= data.keys():
-        return _of_folder(path.parent.parent, sorted(path.parent.parent.glob("bench/*.json")))
+        return _of_folder(path.parent.parent)
     if isinstance(data, dict) and {"subject", "levels"} <= data.keys():
+        measurement = _as(Measurement, path)
         folder = path.parent.parent
         if path.parent.name == "bench" and (folder / "study.json").is_file():
-            return _of_folder(folder, [path], with_qualities=False)
-        measurement = _as(Measurement, path)
+            whole = _of_folder(folder)
+            return replace(whole, measurements={measurement.subject: measurement}, qualities={})
         return Side(path, {}, {measurement.subject: measurement}, {}, {})
     raise _unusable(path, "it is neither a measurement nor a report.json")
 
 
-def _of_folder(folder: Path, measured: list[Path], with_qualities: bool = True) -> Side:
-    measured = [path for path in measured if not path.name.endswith(RECORD)]
-    if not measured or not (folder / "study.json").is_file():
-        raise _unusable(folder, "it holds no study.json with measurements in bench/")
-    measurements = [_as(Measurement, path) for path in measured]
-    evaluated = [path for path in sorted(folder.glob("quality/*.json")) if not path.name.endswith(RECORD)]
+def _of_folder(folder: Path) -> Side:
+    """What the study in ``folder`` names; a file that an earlier version of it left is no part of it."""
+    if not (folder / "study.json").is_file():
+        raise _unusable(folder, "it holds no study.json")
+    study = _json(folder / "study.json")
+    subjects = [folder / f"bench/{subject['name']}.json" for subject in study["subjects"]]
+    artifacts = ("checkpoint", *study.get("quality", {}).get("artifacts", ()))
+    evaluated = [path for name in artifacts if (path := folder / f"quality/{name}.json").is_file()]
+    measurements = [_as(Measurement, path) for path in subjects if path.is_file()]
     return Side(
         path=folder,
-        study=_json(folder / "study.json"),
+        study=study,
         measurements={one.subject: one for one in measurements},
-        qualities={path.stem: _quality(path) for path in evaluated} if with_qualities else {},
+        qualities={path.stem: _quality(path) for path in evaluated},
         records=dict(_records(folder)),
     )
 
