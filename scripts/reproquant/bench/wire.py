@@ -156,7 +156,7 @@ def response(pieces: Sequence[Piece]) -> Response | None:
     }
     body = [(now_ns, first), *rest] if first else rest
     chunked = headers.get("transfer-encoding") == "chunked"
-    return Response(int(status.split(" ")[1]), list(_unchunked(body)) if chunked else body)
+    return Response(int(status.partition(" ")[2][:3]), list(_unchunked(body)) if chunked else body)
 
 
 def _unchunked(pieces: Sequence[Piece]) -> Iterator[Piece]:
