@@ -52,9 +52,10 @@ class Errors:
     of_tool: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     of_mock: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
 
-    def add(self, run: Run, truth: list[dict[str, Any]]) -> None:
-        """Compare a run with what the mock did with each of its requests, in the same order."""
-        for seen, did in zip(run.requests, truth, strict=True):
+    def add(self, run: Run, truth: dict[str, dict[str, Any]]) -> None:
+        """Compare a run with what the mock did with each request, ``truth`` by the run's keys."""
+        for seen in run.requests:
+            did = truth[seen.key]
             ttft_ms = (did["first_ns"] - did["came_ns"]) / 1e6
             itl_ms = (did["last_ns"] - did["first_ns"]) / 1e6 / (did["tokens"] - 1)
             self._note("TTFT, ms", seen.ttft_ms - ttft_ms, ttft_ms - TTFT_MS)
@@ -62,8 +63,9 @@ class Errors:
             self._note(
                 "decode, %", 100 * (seen.decode_tok_per_s * itl_ms / 1000 - 1), 100 * (ITL_MS / itl_ms - 1)
             )
-        took_s = (max(did["last_ns"] for did in truth) - min(did["came_ns"] for did in truth)) / 1e9
-        rate = sum(did["tokens"] for did in truth) / took_s
+        counted = [truth[key] for key in (*run.warmup, *(seen.key for seen in run.requests))]
+        took_s = (max(did["last_ns"] for did in counted) - min(did["came_ns"] for did in counted)) / 1e9
+        rate = sum(did["tokens"] for did in counted) / took_s
         self.of_tool["throughput, %"].append(abs(100 * (run.output_tok_per_s / rate - 1)))
 
     def _note(self, figure: str, tool: float, mock: float) -> None:
@@ -146,7 +148,7 @@ def one(tool: Tool, endpoint: Endpoint, load: Load, folder: Path, errors: Errors
             tool.name, f"it tells of {found} requests instead of {load.requests}", f"see {folder}"
         )
     for run in runs:
-        errors.add(run, [did[seen.key] for seen in run.requests])
+        errors.add(run, did)
 
 
 def served(endpoint: Endpoint) -> list[dict[str, Any]]:

@@ -46,10 +46,11 @@ class Seen:
 
 @dataclass(frozen=True)
 class Run:
-    """Requests that a tool gives one throughput for."""
+    """Requests that a tool gives one throughput for; ``warmup`` are keys of others that it counts as well."""
 
     requests: Sequence[Seen]
     output_tok_per_s: float
+    warmup: Sequence[str] = ()
 
 
 class Tool(ABC):
@@ -151,16 +152,18 @@ class Outside(Tool):
     def run(self, endpoint: Endpoint, load: Load, folder: Path) -> list[Run]:
         command = [self._python.python, *self.arguments(endpoint, load, folder)]
         process.run(command, folder / "log", self.variables, cwd=folder)
-        return [self.read(folder)]
+        return [self.read(load, folder)]
 
     @abstractmethod
     def arguments(self, endpoint: Endpoint, load: Load, folder: Path) -> list[object]: ...
 
     @abstractmethod
-    def read(self, folder: Path) -> Run: ...
+    def read(self, load: Load, folder: Path) -> Run: ...
 
 
 class Guidellm(Outside):
+    """Its own warm-up leaves out a stretch of time, not requests: the first of a run are left out here."""
+
     name = "guidellm"
     key = "response_id"
     environment = "accuracy-guidellm"
@@ -168,7 +171,8 @@ class Guidellm(Outside):
     variables = OFFLINE
     definitions = (
         "TTFT: time_to_first_token_ms, from the start of writing the request; ITL: inter_token_latency_ms, "
-        "(last - first token) / (tokens - 1); decode: its inverse; throughput: output_tokens_per_second"
+        "(last - first token) / (tokens - 1); decode: its inverse; "
+        "throughput: output_tokens_per_second, warm-up included"
     )
 
     def arguments(self, endpoint: Endpoint, load: Load, folder: Path) -> list[object]:
@@ -179,22 +183,25 @@ class Guidellm(Outside):
             *("--tokenizer", f"kind=huggingface_auto,model={self._tokenizer}"),
             *("--data", f"kind=synthetic_text,{sizes}"),
             *("--profile", f"kind=concurrent,streams={load.concurrency}"),
-            *("--constraint", f"kind=max_requests,count={load.requests}"),
+            *("--constraint", f"kind=max_requests,count={load.concurrency + load.requests}"),
             *("--output", f"kind=json,path={folder / 'guidellm.json'}"),
         ]
 
-    def read(self, folder: Path) -> Run:
+    def read(self, load: Load, folder: Path) -> Run:
         (told,) = _json(folder / "guidellm.json")["benchmarks"]
-        requests = [
+        in_order = sorted(told["requests"]["successful"], key=lambda each: each["request_start_time"])
+        seen = [
             Seen(
                 each["response_id"],
                 each["time_to_first_token_ms"],
                 each["inter_token_latency_ms"],
                 1000 / each["inter_token_latency_ms"],
             )
-            for each in told["requests"]["successful"]
+            for each in in_order
         ]
-        return Run(requests, told["metrics"]["output_tokens_per_second"]["successful"]["mean"])
+        warmup, requests = seen[: load.concurrency], seen[load.concurrency :]
+        rate = told["metrics"]["output_tokens_per_second"]["successful"]["mean"]
+        return Run(requests, rate, [each.key for each in warmup])
 
 
 class AIPerf(Outside):
@@ -219,7 +226,7 @@ class AIPerf(Outside):
             *("--ui", "none", "--no-gpu-telemetry", "--no-server-metrics", "--artifact-dir", folder),
         ]
 
-    def read(self, folder: Path) -> Run:
+    def read(self, load: Load, folder: Path) -> Run:
         lines = (folder / "profile_export.jsonl").read_text(encoding="utf-8").splitlines()
         requests = []
         for told in map(json.loads, lines):
@@ -260,7 +267,7 @@ class VllmBenchServe(Outside):
             *("--save-result", "--save-detailed", "--result-dir", folder, "--result-filename", "vllm.json"),
         ]
 
-    def read(self, folder: Path) -> Run:
+    def read(self, load: Load, folder: Path) -> Run:
         told = _json(folder / "vllm.json")
         if told["failed"]:
             raise ToolError(self.name, f"{told['failed']} requests failed", f"see {folder / 'log'}")
