@@ -44,20 +44,21 @@ def test_an_arrival_is_when_it_came_and_not_when_a_late_reader_read_it(
     sent_ns: list[int] = []
 
     def answer(connection: socket.socket) -> None:
+        time.sleep(0.1)  # the kernel begins to stamp a moment after it was asked to
         sent_ns.append(time.monotonic_ns())
         connection.sendall(b"early")
 
     read = wire._read
 
     def late(*arguments: object) -> bool:
-        time.sleep(0.05)
+        time.sleep(0.3)
         return read(*arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(wire, "_read", late)
     with server(answer) as address:
         _, (told,) = wire.exchange(address, [REQUEST], timeout_s=5)
     assert told.error is None and [piece for _, piece in told.pieces] == [b"early"]
-    assert 0 <= told.pieces[0][0] - sent_ns[0] < 40e6
+    assert 0 <= told.pieces[0][0] - sent_ns[0] < 250e6
 
 
 def test_a_stamp_that_contradicts_the_monotonic_clock_is_not_taken() -> None:
