@@ -55,7 +55,9 @@ def _llama_cpp_source(study: Study) -> Any:
 def _bench(study: Study, subject: str) -> Any:
     chosen = study.subject(subject)
     own = {"vllm": study.dump()["vllm"]} if chosen.engine == "vllm" else {}
-    workload = study.benchmark.model_dump(mode="json", exclude={"baseline"})
+    workload = study.benchmark.model_dump(
+        mode="json", exclude={"baseline": True, "limits": {"baseline_drift_percent"}}
+    )
     return {
         "subject": chosen.model_dump(mode="json"),
         "benchmark": workload,
@@ -87,6 +89,8 @@ REPORT_FILES = tuple(
     for name in (
         "index.html.j2",
         "report.md.j2",
+        "drift.html.j2",
+        "drift.md.j2",
         "quality.html.j2",
         "quality.md.j2",
         "style.css",
@@ -123,6 +127,13 @@ STAGES = {
         kept="by recipe",
     ),
     "benchmark": Stage(
+        slice=_bench,
+        locks=_bench_locks,
+        files=lambda study, subject: (study.benchmark.prompt,),
+        packages=("aiohttp", "psutil"),
+        kept="by recipe and machine",
+    ),
+    "benchmark_again": Stage(
         slice=_bench,
         locks=_bench_locks,
         files=lambda study, subject: (study.benchmark.prompt,),
