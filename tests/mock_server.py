@@ -52,6 +52,7 @@ class Behaviour:
     tells: Literal["vllm", "llama", "nothing"] = "vllm"
     cached: int | None = 0
     hits: int = 0
+    preemptions: int = 0
     surplus_prompt: int = 0
     tokens: Callable[[int], int] = lambda asked: asked
     slowness: Callable[[int], float] = always
@@ -78,6 +79,7 @@ BEHAVIOURS = {
     "surplus": Behaviour(surplus_prompt=1),
     "cached": Behaviour(cached=CACHED),
     "counter": Behaviour(cached=None, hits=CACHED),
+    "preempting": Behaviour(preemptions=1, when=lambda number: number == FIRST_ROUND),
     "silent": Behaviour(cached=None, tells="nothing"),
     "short-at-first": Behaviour(tokens=lambda asked: asked - 1, when=lambda number: number == 1),
     "cached-at-first": Behaviour(cached=CACHED, when=lambda number: number == 1),
@@ -108,7 +110,7 @@ class MockServer:
         self.ttft_s, self.itl_s = ttft_s, itl_s
         self.prompts = prompts
         self.requests: Counter[str] = Counter()
-        self.hits = 0
+        self.hits = self.preemptions = 0
         self.tokens = self.prefill_s = self.decode_s = 0.0
 
     def app(self) -> web.Application:
@@ -125,7 +127,8 @@ class MockServer:
     async def metrics(self, request: web.Request) -> web.Response:
         lines = ("# HELP", f'mock:hits_total{{model="a"}} {self.hits}', "mock:hits_created 1.7e9")
         sums = (f"mock:prefill_seconds_sum {self.prefill_s}", f"mock:decode_seconds_sum {self.decode_s}")
-        return web.Response(text="\n".join((*lines, *sums, f"mock:tokens_total {self.tokens}", "")))
+        counts = (f"mock:tokens_total {self.tokens}", f"mock:preemptions_total {self.preemptions}", "")
+        return web.Response(text="\n".join((*lines, *sums, *counts)))
 
     async def tokenize(self, request: web.Request) -> web.Response:
         body = await request.json()
@@ -153,6 +156,7 @@ class MockServer:
             await asyncio.sleep(0.05)
         answer = Answer(BEHAVIOURS.get(name, Behaviour()), len(body["prompt"]), body["max_tokens"], number)
         self.hits += answer.behaviour.hits
+        self.preemptions += answer.behaviour.preemptions
         await answer.stream(response, came, self.ttft_s, self.itl_s)
         self.prefill_s += answer.first_s
         self.decode_s += answer.last_s - answer.first_s

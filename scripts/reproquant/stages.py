@@ -104,6 +104,14 @@ CLAIMS_FILES = (
     "workflow/report/claims.md.j2",
 )
 
+MEASURING = Stage(
+    slice=_bench,
+    locks=_bench_locks,
+    files=lambda study, subject: (study.benchmark.prompt,),
+    packages=("aiohttp", "psutil"),
+    kept="by recipe and machine",
+)
+
 STAGES = {
     "build_environment": Stage(
         slice=lambda study, environment: environment, locks=lambda study, environment: (environment,)
@@ -126,20 +134,8 @@ STAGES = {
         modules=("reproquant.fp8.quantize",),
         kept="by recipe",
     ),
-    "benchmark": Stage(
-        slice=_bench,
-        locks=_bench_locks,
-        files=lambda study, subject: (study.benchmark.prompt,),
-        packages=("aiohttp", "psutil"),
-        kept="by recipe and machine",
-    ),
-    "benchmark_again": Stage(
-        slice=_bench,
-        locks=_bench_locks,
-        files=lambda study, subject: (study.benchmark.prompt,),
-        packages=("aiohttp", "psutil"),
-        kept="by recipe and machine",
-    ),
+    "benchmark": MEASURING,
+    "benchmark_again": MEASURING,
     "evaluate_original": Stage(
         slice=lambda study: {"text": study.quality.text, "chunks": study.quality.chunks},
         locks=lambda study: (study.environments.fp8,),

@@ -20,12 +20,14 @@ def judge(
     rounds: Sequence[Round] = (),
     doubts: Sequence[str] = (),
     warmup: Sequence[Request] = (),
+    preemptions: float = 0,
 ) -> tuple[Status, list[str]]:
     """The status of a finished run and a sentence for each reason why it isn't ok.
 
     ``cache_hits`` is how much the server's own counter of cached tokens grew,
-    null if it has none. Wrong counts, a cache hit, a broken request or paths
-    that contradict each other reject; an unsteady run is ``unstable`` on a GPU
+    null if it has none; ``preemptions`` how often it put a request off half-way.
+    Wrong counts, a cache hit, a preemption, a broken request or paths that
+    contradict each other reject; an unsteady run is ``unstable`` on a GPU
     and ``flagged`` on a CPU. ``doubts`` are reasons to flag that the run brought.
     Warm-up requests are held to the same counts; only their speed is nobody's
     business.
@@ -37,7 +39,7 @@ def judge(
         *_untimed_reasons(requests),
         *_cache_reasons("Warm-up request", warmup),
         *_cache_reasons("Request", requests),
-        *_counter_reasons(cache_hits),
+        *_counter_reasons(cache_hits, preemptions),
         *(check.reason for check in checks if check.verdict == "rejected" and check.reason),
     ]
     if wrong:
@@ -94,9 +96,11 @@ def _cache_reasons(kind: str, requests: Sequence[Request]) -> Iterator[str]:
             yield f"{kind} {_place(request)} took {request.cached_tokens} prompt tokens from a cache."
 
 
-def _counter_reasons(hits: float | None) -> Iterator[str]:
+def _counter_reasons(hits: float | None, preemptions: float) -> Iterator[str]:
     if hits:
         yield f"The server's counter of cache hits grew by {hits:g} during the measurement."
+    if preemptions:
+        yield f"The server had no room for all contexts and put requests off half-way; it counted {preemptions:g}."
 
 
 def _spread_reasons(level: Level, limits: Limits) -> Iterator[str]:

@@ -48,6 +48,7 @@ def _written_down(
         session.rounds,
         session.doubts,
         session.warmup,
+        session.preemptions,
     )
     if session.failure or len(found) < len(set(benchmark.concurrencies)):
         status, reasons = _failed(session, reasons if status == "rejected" else [])
