@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -26,16 +27,32 @@ def unmeasured(tiny: Checkout, tmp_path: Path) -> Checkout:
     checkout = copy_checkout(tmp_path / "checkout", "tiny")
     shutil.copytree(tiny.results, checkout.results)
     shutil.copytree(tiny.root / ".snakemake", checkout.root / ".snakemake")
-    shutil.rmtree(checkout.results / "bench")
+    for folder in ("bench", "logs"):
+        shutil.rmtree(checkout.results / folder)
     study = checkout.root / "workflow/studies/tiny.yaml"
     study.write_text(study.read_text().replace("  rounds: 3\n", "  rounds: 9\n"))
     return checkout
 
 
-def engine_cores(process: subprocess.Popen[str]) -> list[psutil.Process]:
-    """vLLM's processes that compute, below Snakemake's."""
-    below = psutil.Process(process.pid).children(recursive=True)
-    return [one for one in below if one.is_running() and one.name().startswith("VLLM::Engine")]
+@contextmanager
+def measuring(checkout: Checkout) -> Iterator[subprocess.Popen[str]]:
+    """Snakemake, measuring both subjects; nothing of it is left when the body fails."""
+    targets = [f"results/tiny/bench/{name}.json" for name in ("vllm-bf16", "llama-q4km")]
+    process = subprocess.Popen(
+        checkout.command(*targets), cwd=checkout.root, env=checkout.environment, text=True,
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        yield process
+    finally:
+        for one in below(process):
+            one.kill()
+        process.kill()
+        process.wait()
+
+
+def below(process: subprocess.Popen[str]) -> list[psutil.Process]:
+    return psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
 
 
 def wait_for_a_round(process: subprocess.Popen[str], log: Path) -> None:
@@ -50,23 +67,19 @@ def test_a_killed_vllm_worker_fails_its_subject_within_a_minute_and_the_others_g
     unmeasured: Checkout,
 ) -> None:
     bench = unmeasured.results / "bench"
-    targets = [f"results/tiny/bench/{name}.json" for name in ("vllm-bf16", "llama-q4km")]
-    process = subprocess.Popen(
-        unmeasured.command(*targets), cwd=unmeasured.root, env=unmeasured.environment, text=True,
-        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-    )  # fmt: skip
-    wait_for_a_round(process, unmeasured.results / "logs/benchmark/vllm-bf16.log")
-    [core] = engine_cores(process)
-    group = os.getpgid(core.pid)
-    assert len(host.group_members(group)) > 1
-    os.kill(core.pid, signal.SIGKILL)
-    killed = time.monotonic()
-    while not (bench / "vllm-bf16.failed.json").is_file():
-        assert time.monotonic() - killed < FAILED_WITHIN_S
-        time.sleep(0.1)
-    print(f"failed {time.monotonic() - killed:.1f} s after the kill")
-    assert host.group_members(group) == []
-    _, told = process.communicate()
+    with measuring(unmeasured) as process:
+        wait_for_a_round(process, unmeasured.results / "logs/benchmark/vllm-bf16.log")
+        [worker] = [one for one in below(process) if one.name().startswith("VLLM::Worker")]
+        group = os.getpgid(worker.pid)
+        assert len(host.group_members(group)) > 1
+        worker.kill()
+        killed = time.monotonic()
+        while not (bench / "vllm-bf16.failed.json").is_file():
+            assert time.monotonic() - killed < FAILED_WITHIN_S
+            time.sleep(0.1)
+        print(f"failed {time.monotonic() - killed:.1f} s after the kill")
+        assert host.group_members(group) == []
+        _, told = process.communicate()
     assert process.returncode != 0 and "subject vllm-bf16" in told
     failed = read_json(bench / "vllm-bf16.failed.json")
     assert failed["status"] == "failed" and failed["reasons"]

@@ -63,7 +63,7 @@ FAULTS = {
         "rejected", "Request 0 of round 3 at concurrency 1 took 16 prompt", changes=FOUR_ROUNDS
     ),
     "untold-once": Fault("flagged", "how many prompt tokens it took", changes=FOUR_ROUNDS),
-    "preempting": Fault("rejected", "put requests off half-way; it counted 1."),
+    "preempting": Fault("rejected", "put requests off: it counted 1."),
     "boasting": Fault("rejected", "by the server's clock"),
     "early": Fault("rejected", "before the server says that it was there"),
     "miscounting": Fault("rejected", "adds up to 16 output tokens and the server counted 32"),

@@ -100,7 +100,7 @@ def _counter_reasons(hits: float | None, preemptions: float) -> Iterator[str]:
     if hits:
         yield f"The server's counter of cache hits grew by {hits:g} during the measurement."
     if preemptions:
-        yield f"The server had no room for all contexts and put requests off half-way; it counted {preemptions:g}."
+        yield f"The server had no room for all contexts and put requests off: it counted {preemptions:g}."
 
 
 def _spread_reasons(level: Level, limits: Limits) -> Iterator[str]:
