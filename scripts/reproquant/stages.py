@@ -91,6 +91,8 @@ REPORT_FILES = tuple(
         "report.md.j2",
         "drift.html.j2",
         "drift.md.j2",
+        "proofs.html.j2",
+        "proofs.md.j2",
         "quality.html.j2",
         "quality.md.j2",
         "style.css",
@@ -116,6 +118,7 @@ STAGES = {
     "build_environment": Stage(
         slice=lambda study, environment: environment, locks=lambda study, environment: (environment,)
     ),
+    "read_vllm": Stage(slice=lambda study: None, locks=lambda study: (study.environments.name("vllm"),)),
     "fetch_llama_cpp": Stage(slice=_llama_cpp_source),
     "build_llama_cpp": Stage(slice=_llama_cpp),
     "prove_cuda": Stage(slice=lambda study: _llama_cpp(study)["cuda_architectures"]),

@@ -24,6 +24,18 @@ QUALITY = {
     "fp8-w8a16": ("W8A16 emulated", "fp8", 0.004, 97.1, None),
     "fp8-autofp8": ("W8A8 emulated", "fp8", 0.018, 93.9, None),
 }
+CAPABILITIES = {
+    "version": "0.32.0+cpu",
+    "minimums": {"awq": 75, "fp8": 75, "gptq": 60},
+    "schemes": {"CompressedTensorsW8A8Fp8": 75},
+    "refusals": [
+        "The quantization method {} is not supported. Minimum capability: {}. Current capability: {}."
+    ],
+    "compared": [
+        {"quantization": "fp8", "table": 75, "source": 75},
+        {"quantization": "awq", "table": 75, "source": 75},
+    ],
+}
 REFUSAL = "RuntimeError: _C::static_scaled_fp8_quant() expected at most 0 argument(s) but received 4"
 
 
@@ -216,6 +228,7 @@ def _artifacts(results: Path) -> None:
             "binaries": {"llama-server": digest_of("b")},
         },
     )
+    write_json(results / "vllm/capabilities.json", CAPABILITIES)
     _quality(results)
     _inspection(results, "f16", 16.01, {"F16": (211, 383_000_000), "F32": (61, 187_000)})
     _inspection(

@@ -16,10 +16,10 @@ rule benchmark:
         disk_mb=100,
     params:
         recipe=recipe("benchmark"),
-        machine_code=lambda _, input: f"--machine-code {input.machine_code}" if input.machine_code else "",
+        proof=lambda _, input: f"--proof {input.proof}" if input.proof else "",
     shell:
         "python scripts/benchmark.py --study results/{wildcards.study}/study.json --recipe {params.recipe} --log {log}"
-        " --subject {wildcards.subject} --weights {input.weights} --engine {input.engine} {params.machine_code}"
+        " --subject {wildcards.subject} --weights {input.weights} --engine {input.engine} {params.proof}"
         " --output {output.measurement}"
 
 
@@ -43,8 +43,8 @@ rule benchmark_again:
         disk_mb=100,
     params:
         recipe=recipe("benchmark_again"),
-        machine_code=lambda _, input: f"--machine-code {input.machine_code}" if input.machine_code else "",
+        proof=lambda _, input: f"--proof {input.proof}" if input.proof else "",
     shell:
         "python scripts/benchmark_again.py --study results/{wildcards.study}/study.json --recipe {params.recipe} --log {log}"
-        " --subject {wildcards.subject} --weights {input.weights} --engine {input.engine} {params.machine_code}"
+        " --subject {wildcards.subject} --weights {input.weights} --engine {input.engine} {params.proof}"
         " --subjects {input.subjects} --output {output.measurement}"

@@ -3,6 +3,7 @@ rule report:
         model="results/{study}/model/manifest.json",
         llama_cpp="results/{study}/llama_cpp/build.json",
         machine_code=MACHINE_CODE,
+        capabilities=CAPABILITIES,
         inspections=expand(
             "results/{{study}}/gguf/{type}.inspect.json", type=["f16", *STUDY.gguf.quantizations]
         ),
@@ -31,7 +32,7 @@ rule report:
         recipe=recipe("report"),
     shell:
         "python scripts/report.py --study results/{wildcards.study}/study.json --recipe {params.recipe} --log {log}"
-        " --output {output.numbers} --results {input.model} {input.llama_cpp} {input.machine_code} {input.inspections} {input.fp8}"
+        " --output {output.numbers} --results {input.model} {input.llama_cpp} {input.machine_code} {input.capabilities} {input.inspections} {input.fp8}"
         " {input.measurements} {input.again} {input.quality}"
 
 
