@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from itertools import groupby
 from pathlib import Path
 from typing import Annotated
 
@@ -83,7 +84,7 @@ def _causes(found: Comparison) -> Table:
             )
     if code:
         names = ", ".join(cause.what.removeprefix(CODE) for cause in code)
-        table.add_row(f"{len(code)} code files", escape(names), "", escape(", ".join(_reached(code))))
+        table.add_row(f"code files ({len(code)})", escape(names), "", escape(", ".join(_reached(code))))
     if not found.causes:
         table.add_row("nothing that is on record", "", "", "")
     return table
@@ -94,27 +95,27 @@ def _reached(causes: list[Cause]) -> list[str]:
 
 
 def _rows(found: Comparison) -> Table:
+    """Every figure; where all of a subject are the same, one row says so."""
     table = Table("subject", "figure", "at once", "old", "new", "new / old", "verdict", "because")
-    last = ""
-    for row in found.rows:
-        if row.verdict == "not comparable" and row.of in {
-            pair.name for pair in found.pairs if pair.obstacles
-        }:
-            because = ""
-        else:
-            because = row.why
-        style = COLOURS.get(row.verdict, "dim" if not row.moved else "")
-        table.add_row(
-            escape(row.of if row.of != last else ""),
-            WORDS.get(row.metric, row.metric),
-            str(row.concurrency or ""),
-            escape(_figure(row.old, row)),
-            escape(_figure(row.new, row)),
-            escape(_ratio(row)),
-            f"[{style}]{row.verdict}[/]" if style else row.verdict,
-            escape(because),
-        )
-        last = row.of
+    explained = {pair.name for pair in found.pairs if pair.obstacles}
+    for name, members in groupby(found.rows, lambda row: row.of):
+        rows = list(members)
+        if all(row.verdict == "the same" for row in rows):
+            table.add_row(escape(name), f"all {len(rows)}", "", "", "", "", "[dim]the same[/]", "")
+            continue
+        for place, row in enumerate(rows):
+            reason = "" if row.verdict == "not comparable" and name in explained else row.why
+            style = COLOURS.get(row.verdict, "dim")
+            table.add_row(
+                escape(name if place == 0 else ""),
+                WORDS.get(row.metric, row.metric),
+                str(row.concurrency or ""),
+                escape(_figure(row.old, row)),
+                escape(_figure(row.new, row)),
+                escape(_ratio(row)),
+                f"[{style}]{row.verdict}[/]",
+                escape(reason),
+            )
     return table
 
 
