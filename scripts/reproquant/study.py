@@ -178,7 +178,8 @@ class Container(Section):
 
     tool: Literal["docker", "podman"]
     image: Annotated[
-        str, StringConstraints(pattern=r"^([\w.-]+(:\d+)?/)?[\w.-]+(/[\w.-]+)*@sha256:[0-9a-f]{64}$")
+        str,
+        StringConstraints(pattern=r"^(\w[\w.-]*(:\d+)?/)?\w[\w.-]*(/\w[\w.-]*)*@sha256:[0-9a-f]{64}$"),
     ] = Field(description="NAME@sha256:…; a tag moves")
     python: str = Field(default="python3", description="the image's Python that holds vLLM")
     shm_gib: PositiveInt = Field(default=8, description="size of /dev/shm, through which vLLM's workers talk")
@@ -191,17 +192,22 @@ class InContainer(Section):
 
 
 def _kind(value: Any) -> str:
-    """Which kind of environment a study's value is meant to be, by its type or its keys."""
-    if isinstance(value, str):
-        return "(lock)"
+    """Which kind of environment a study's value is meant to be, by its type."""
+    return "(lock)" if isinstance(value, str) else "(python)"
+
+
+def _kind_of_vllm(value: Any) -> str:
+    """The same, where it may be a container as well."""
     inside = "container" in value if isinstance(value, dict) else isinstance(value, InContainer)
-    return "(container)" if inside else "(python)"
+    return "(container)" if inside else _kind(value)
 
 
 Lock = Annotated[Slug, Tag("(lock)")]
 Python = Annotated[External, Tag("(python)")]
 Environment = Annotated[Lock | Python, Discriminator(_kind)]
-VllmEnvironment = Annotated[Lock | Python | Annotated[InContainer, Tag("(container)")], Discriminator(_kind)]
+VllmEnvironment = Annotated[
+    Lock | Python | Annotated[InContainer, Tag("(container)")], Discriminator(_kind_of_vllm)
+]
 Role = Literal["converter", "fp8", "vllm"]
 
 
