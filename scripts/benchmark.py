@@ -18,9 +18,9 @@ def main(
     weights: Path,
     engine: Path,
     output: Path,
-    machine_code: Path | None = None,
+    proof: Path | None = None,
 ) -> None:
-    inputs = [path for path in (weights, engine, machine_code) if path]
+    inputs = [path for path in (weights, engine, proof) if path]
     with stage("benchmark", study, recipe, log, inputs, output, subject=subject) as run:
         chosen = run.study.subject(subject)
         server = for_subject(run.study, chosen, weights, engine, run.log)

@@ -83,6 +83,7 @@ def _install_mock(site: Path) -> None:
     command = site / "vllm/entrypoints/cli"
     command.mkdir(parents=True)
     (command / "main.py").write_text(MAIN)
+    (site / "vllm/__init__.py").touch()
     info = site / f"vllm-{VERSION}.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(

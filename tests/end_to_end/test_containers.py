@@ -7,6 +7,7 @@ which they run on a loopback port, and a daemon.
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
@@ -14,6 +15,7 @@ import socket
 import subprocess
 import sys
 import time
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -230,6 +232,9 @@ def test_the_artifact_of_an_image_holds_what_the_tool_and_its_python_say(
     assert facts["image_digests"] == [image.image.rpartition("@")[2]]
     assert facts["tool_version"] and facts["tool"] == image.tool
     assert facts["torch"] is None
+    with zipfile.ZipFile(io.BytesIO(found.wheel("vllm"))) as wheel:
+        assert f"vllm-{mock_image.VERSION}.dist-info/METADATA" in wheel.namelist()
+        assert wheel.read("vllm/entrypoints/cli/main.py").decode() == mock_image.MAIN
     with pytest.raises(
         StudyError, match=r"vllm\.version.*\n.*says 0\.9\.2 and this Python holds vLLM 0\.0\+mock"
     ):
@@ -247,6 +252,6 @@ def test_an_image_that_is_not_here_and_cannot_be_pulled_is_one_error(
 def test_a_python_that_the_image_has_not_got_is_one_error(image: Container, tmp_path: Path) -> None:
     without = image.model_copy(update={"python": "python9"})
     with pytest.raises(
-        ToolError, match=r"container\.python.*\n.*'python9' of the image can't list its packages"
+        ToolError, match=r"container\.python.*\n.*'python9' of the image can't tell what it has installed"
     ):
         container.provide(without, tmp_path / "log").describe()

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from reproquant import external
-from reproquant.doctor.check import Check, Verdict, check
+from reproquant.doctor.check import MEASURING, Check, Verdict, check
 from reproquant.doctor.reading import Reading
 from reproquant.engines.compatibility import Row, expectations
 from reproquant.errors import StudyError, ToolError
@@ -31,6 +31,7 @@ def driver(study: Study, reading: Reading) -> Iterator[Check]:
         "CUDA 12.0 or newer (R525)",
         "install a newer driver; for Volta the R580 branch, the last that knows it",
         "impossible",
+        MEASURING,
     )
 
 
@@ -41,7 +42,8 @@ def compiler(study: Study, reading: Reading) -> Iterator[Check]:
     wanted = ", ".join(f"sm_{architecture}" for architecture in study.llama_cpp.cuda_architectures)
     if isinstance(reading.toolkit, ToolError):
         error = reading.toolkit
-        yield Check("nvcc", "impossible", f"{error.where}: {error.reason}", wanted, error.remedy)
+        found = f"{error.where}: {error.reason}"
+        yield Check("nvcc", "impossible", found, wanted, error.remedy, ("build_llama_cpp",))
     elif reading.toolkit is not None:
         yield Check("nvcc", "ok", f"{reading.toolkit.version} in {reading.toolkit.root}", wanted)
     if reading.capability:
@@ -54,6 +56,7 @@ def compiler(study: Study, reading: Reading) -> Iterator[Check]:
             f"code for it; the study builds {wanted or 'what CMake picks'}",
             f"set llama_cpp.cuda_architectures to [{number}]: else kernels are compiled at start or never",
             "impossible" if built and number < min(built) else "warning",
+            MEASURING,
         )
 
 
