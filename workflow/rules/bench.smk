@@ -2,6 +2,7 @@ rule benchmark:
     input:
         unpack(benchmark_inputs),
     output:
+        telemetry="results/{study}/bench/{subject}.telemetry.json",
         measurement="results/{study}/bench/{subject}.json",
         record="results/{study}/bench/{subject}.json.prov.json",
     log:
@@ -20,4 +21,4 @@ rule benchmark:
     shell:
         "python scripts/benchmark.py --study results/{wildcards.study}/study.json --recipe {params.recipe} --log {log}"
         " --subject {wildcards.subject} --weights {input.weights} --engine {input.engine} {params.machine_code}"
-        " --output {output.measurement}"
+        " --telemetry {output.telemetry} --output {output.measurement}"

@@ -8,7 +8,9 @@ rule report:
         ),
         fp8="results/{study}/fp8/manifest.json",
         measurements=expand(
-            "results/{{study}}/bench/{subject}.json", subject=[subject.name for subject in STUDY.subjects]
+            "results/{{study}}/bench/{subject}.{kind}",
+            subject=[subject.name for subject in STUDY.subjects],
+            kind=["json", "telemetry.json"],
         ),
         quality=expand(
             "results/{{study}}/quality/{artifact}.json",

@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 
 from reproquant.bench.measurement import Check, Level, Request, Round, Status
 from reproquant.bench.statistics import drift, measurable, spread
 from reproquant.study import Benchmark, Limits
+
+
+@dataclass
+class Findings:
+    """Sentences about the circumstances of a run: what rejects it, makes it unsteady, makes it doubtful."""
+
+    wrong: list[str] = field(default_factory=list)
+    unsteady: list[str] = field(default_factory=list)
+    weak: list[str] = field(default_factory=list)
 
 
 def judge(
@@ -19,25 +29,29 @@ def judge(
     checks: Sequence[Check] = (),
     rounds: Sequence[Round] = (),
     doubts: Sequence[str] = (),
+    seen: Findings = Findings(),
 ) -> tuple[Status, list[str]]:
     """The status of a finished run and a sentence for each reason why it isn't ok.
 
     ``cache_hits`` is how much the server's own counter of cached tokens grew,
     null if it has none. Wrong counts, a cache hit, a broken request or paths
     that contradict each other reject; an unsteady run is ``unstable`` on a GPU
-    and ``flagged`` on a CPU. ``doubts`` are reasons to flag that the run brought.
+    and ``flagged`` on a CPU. ``doubts`` are reasons to flag that the run brought,
+    ``seen`` is what the circumstances gave.
     """
     limits = benchmark.limits
     wrong = [
         *_count_reasons(requests, benchmark),
         *_cache_reasons(requests, cache_hits),
         *(check.reason for check in checks if check.verdict == "rejected" and check.reason),
+        *seen.wrong,
     ]
     if wrong:
         return "rejected", wrong
-    unsteady = unsteady_reasons(found, limits)
+    unsteady = [*unsteady_reasons(found, limits), *seen.unsteady]
     weak = [
         *doubts,
+        *seen.weak,
         *(check.reason for check in checks if check.verdict == "flagged" and check.reason),
         *_skew_reasons(rounds, limits),
     ]

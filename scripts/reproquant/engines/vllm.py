@@ -9,6 +9,7 @@ from typing import Any
 
 from reproquant.engines.base import LOOPBACK, PORT, Dialect, Engine, Plan
 from reproquant.engines.native import NativeRun, speeds_of_vllm_bench
+from reproquant.engines.streamed import Streamed, of_checkpoint, option
 from reproquant.errors import StudyError
 from reproquant.machine.gpu import visible_devices
 from reproquant.study import Benchmark, Subject, Vllm
@@ -125,6 +126,12 @@ class VllmServer(Engine):
                 results[0], results[1], benchmark.prompt_tokens, benchmark.output_tokens
             )
         return NativeRun("vllm bench latency", tuple(commands), *speeds)
+
+    def streamed(self, subject: Subject) -> Streamed:
+        """The checkpoint and its cache, read by all cards at the same time."""
+        arguments = (*self._settings.arguments, *subject.arguments)
+        eight_bits = option(arguments, ("--kv-cache-dtype",), "auto").startswith("fp8")
+        return of_checkpoint(self._checkpoint, 1 if eight_bits else 2, max(1, subject.gpus))
 
     def _engine_arguments(self, subject: Subject) -> tuple[str, ...]:
         """What decides how fast the engine is, alike for its server and its own tool."""

@@ -121,7 +121,7 @@ def _benchmark(study: Study, subject: Subject) -> Artifact:
     return Artifact(
         "benchmark",
         (("weights", weights), ("engine", engine), *(("machine-code", path) for path in proof)),
-        {"output": f"bench/{subject.name}.json"},
+        {"telemetry": f"bench/{subject.name}.telemetry.json", "output": f"bench/{subject.name}.json"},
         {"subject": subject.name},
     )
 
@@ -155,7 +155,11 @@ def _report(study: Study, types: tuple[str, ...]) -> Artifact:
         *_machine_code(study),
         *(f"gguf/{type}.inspect.json" for type in types),
         "fp8/manifest.json",
-        *(f"bench/{subject.name}.json" for subject in study.subjects),
+        *(
+            f"bench/{subject.name}.{kind}"
+            for subject in study.subjects
+            for kind in ("json", "telemetry.json")
+        ),
         *(one.main for one in _quality(study)),
     ]
     return Artifact(
