@@ -48,7 +48,7 @@ def ceiling(
                 f"a token at {streamed.memories} x {bandwidth / 1e9:.4g} GB/s. That is impossible."
             )
         else:
-            note = f"above 1 because {cached / 1e6:.0f} MB of cache can hold much of what is read"
+            note = f"above 100 % because {cached / 1e6:.0f} MB of cache can hold much of what is read"
     return (
         Ceiling(
             weight_bytes=streamed.weights,
@@ -61,7 +61,7 @@ def ceiling(
             measured=measured,
             decode_tok_per_s=fastest,
             simple_tok_per_s=bandwidth / artifact_bytes if bandwidth else None,
-            share=share,
+            share_percent=100 * share if share else None,
             note=note,
         ),
         reason,

@@ -95,9 +95,7 @@ def energies(telemetry: Telemetry, benchmark: Benchmark) -> tuple[list[Energy], 
             if check and abs(check.difference) > benchmark.limits.energy_flag_percent:
                 reasons.append(f"at concurrency {window.concurrency} counter and power contradict each other")
             elif not joules:
-                reasons.append(
-                    f"at concurrency {window.concurrency} its counters didn't answer or didn't move"
-                )
+                reasons.append(f"at concurrency {window.concurrency} no counter answered or moved")
             else:
                 found.append(_energy(span, window, joules, "integral" if counter is None else "counter"))
     if not found and not reasons:

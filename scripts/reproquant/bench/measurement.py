@@ -210,7 +210,7 @@ class Ceiling(Part):
     simple_tok_per_s: float | None = Field(
         description="one card's bandwidth / size of the file, as articles reckon it"
     )
-    share: float | None = Field(description="decode of one request / decode_tok_per_s")
+    share_percent: float | None = Field(description="decode of one request, of decode_tok_per_s")
     note: str | None = Field(default=None, description="why something is null, or can't be judged")
 
 

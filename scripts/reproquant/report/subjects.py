@@ -11,6 +11,7 @@ from reproquant.bench.measurement import Measurement, Status
 from reproquant.errors import FormatError
 from reproquant.provenance.lineage import pointer
 from reproquant.report.checks import Check, read_checks
+from reproquant.report.efficiency import Efficiency, read_efficiency
 from reproquant.report.numbers import Number, Numbers, Quote
 from reproquant.study import Study
 from reproquant.study import Subject as StudySubject
@@ -60,6 +61,7 @@ class Subject:
     size: Number
     levels: tuple[Level, ...]
     checks: tuple[Check, ...]
+    efficiency: Efficiency | None
     path: str
     ids_sha256: str | None
     ratios: dict[str, Number]
@@ -118,6 +120,7 @@ def _read(numbers: Numbers, study: Study, subject: StudySubject) -> Subject:
             _level(numbers, path, subject.name, measurement, n) for n in range(len(measurement.levels))
         ),
         checks=read_checks(numbers, path, subject.name, measurement),
+        efficiency=read_efficiency(numbers, path, subject.name, measurement),
         path=path,
         ids_sha256=measurement.workload.ids_sha256,
         ratios={},
