@@ -55,7 +55,9 @@ def _llama_cpp_source(study: Study) -> Any:
 def _bench(study: Study, subject: str) -> Any:
     chosen = study.subject(subject)
     own = {"vllm": study.dump()["vllm"]} if chosen.engine == "vllm" else {}
-    workload = study.benchmark.model_dump(mode="json", exclude={"baseline"})
+    workload = study.benchmark.model_dump(
+        mode="json", exclude={"baseline": True, "limits": {"baseline_drift_percent"}}
+    )
     return {
         "subject": chosen.model_dump(mode="json"),
         "benchmark": workload,
@@ -66,7 +68,7 @@ def _bench(study: Study, subject: str) -> Any:
 
 
 def _bench_locks(study: Study, subject: str) -> tuple[str, ...]:
-    return (study.environments.vllm,) if study.subject(subject).engine == "vllm" else ()
+    return (study.environments.name("vllm"),) if study.subject(subject).engine == "vllm" else ()
 
 
 def _evaluated(study: Study, artifact: str) -> Any:
@@ -88,6 +90,8 @@ REPORT_FILES = tuple(
     for name in (
         "index.html.j2",
         "report.md.j2",
+        "drift.html.j2",
+        "drift.md.j2",
         "quality.html.j2",
         "quality.md.j2",
         "efficiency.html.j2",
@@ -103,6 +107,15 @@ CLAIMS_FILES = (
     "workflow/report/claims.md.j2",
 )
 
+MEASURING = Stage(
+    slice=_bench,
+    locks=_bench_locks,
+    files=lambda study, subject: (study.benchmark.prompt,),
+    modules=("reproquant.machine.copy_on_gpu", "reproquant.machine.copy_on_cpu"),
+    packages=("aiohttp", "gguf", "numpy", "nvidia-ml-py", "psutil"),
+    kept="by recipe and machine",
+)
+
 STAGES = {
     "build_environment": Stage(
         slice=lambda study, environment: environment, locks=lambda study, environment: (environment,)
@@ -113,36 +126,30 @@ STAGES = {
     "fetch_model": Stage(slice=_model, packages=("gguf", "huggingface-hub", "numpy", "safetensors")),
     "convert_gguf": Stage(
         slice=lambda study: study.model.name,
-        locks=lambda study: (study.environments.converter,),
+        locks=lambda study: (study.environments.name("converter"),),
         kept="by recipe",
     ),
     "quantize_gguf": Stage(slice=lambda study, type: type, kept="by recipe"),
     "inspect_gguf": Stage(slice=lambda study, type: type, packages=("gguf",), kept="by recipe"),
     "quantize_fp8": Stage(
         slice=lambda study: study.dump()["fp8"],
-        locks=lambda study: (study.environments.fp8,),
+        locks=lambda study: (study.environments.name("fp8"),),
         files=lambda study: (study.fp8.calibration.text,),
         modules=("reproquant.fp8.quantize",),
         kept="by recipe",
     ),
-    "benchmark": Stage(
-        slice=_bench,
-        locks=_bench_locks,
-        files=lambda study, subject: (study.benchmark.prompt,),
-        modules=("reproquant.machine.copy_on_gpu", "reproquant.machine.copy_on_cpu"),
-        packages=("aiohttp", "gguf", "numpy", "nvidia-ml-py", "psutil"),
-        kept="by recipe and machine",
-    ),
+    "benchmark": MEASURING,
+    "benchmark_again": MEASURING,
     "evaluate_original": Stage(
         slice=lambda study: {"text": study.quality.text, "chunks": study.quality.chunks},
-        locks=lambda study: (study.environments.fp8,),
+        locks=lambda study: (study.environments.name("fp8"),),
         files=lambda study: (study.quality.text,),
         modules=("reproquant.quality.evaluate",),
         kept="by recipe",
     ),
     "evaluate_quality": Stage(
         slice=_evaluated,
-        locks=lambda study, artifact: (study.environments.fp8,),
+        locks=lambda study, artifact: (study.environments.name("fp8"),),
         files=_evaluation_files,
         modules=("reproquant.quality.evaluate", "reproquant.fp8.quantize"),
         packages=("gguf", "numpy", "safetensors"),

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from snakemake.settings.types import ExecMode  # isort: skip
 
+from reproquant import external
 from reproquant.errors import ReproquantError
 from reproquant.files import write_json
 from reproquant.recipe import recipe_digest
@@ -17,11 +18,17 @@ shell.prefix(f"set -euo pipefail; export PATH={Path(sys.executable).parent}:$PAT
 
 try:
     STUDY = Study.resolve(config)
+    external.check(STUDY)
 except ReproquantError as error:
     sys.exit(str(error))
 
 # The proof that a build for GPUs is one; a build for the CPU has none.
 MACHINE_CODE = ["results/{study}/llama_cpp/machine_code.json"] if STUDY.llama_cpp.backend == "cuda" else []
+
+MEASUREMENTS = expand(
+    "results/{{study}}/bench/{subject}.json", subject=[subject.name for subject in STUDY.subjects]
+)
+TELEMETRY = [path.replace(".json", ".telemetry.json") for path in MEASUREMENTS]
 
 
 wildcard_constraints:
@@ -54,7 +61,7 @@ def benchmark_inputs(wildcards):
     subject = STUDY.subject(wildcards.subject)
     if subject.engine == "vllm":
         weights = {"checkpoint": "model/manifest.json", "fp8": "fp8/manifest.json"}[subject.artifact]
-        engine = f"environments/{STUDY.environments.vllm}.json"
+        engine = f"environments/{STUDY.environments.name('vllm')}.json"
     else:
         weights, engine = f"gguf/{subject.artifact}.gguf", "llama_cpp/build.json"
     proof = MACHINE_CODE if subject.engine == "llama_cpp" else []

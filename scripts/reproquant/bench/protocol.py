@@ -74,6 +74,8 @@ def _written_down(
         checks,
         session.rounds,
         session.doubts,
+        session.warmup,
+        session.preemptions,
         seen,
     )
     if session.failure or len(found) < len(set(benchmark.concurrencies)):
@@ -150,17 +152,12 @@ def _bandwidth(plan: Plan, subject: Subject) -> Bandwidth:
 
 
 def _failed(session: Session, reasons: list[str]) -> tuple[Status, list[str]]:
-    broken = [
-        f"Warm-up request {request.index} broke: {request.error}"
-        for request in session.warmup
-        if request.error
-    ]
     match session.failure:
         case Unsupported() as refusal:
             return "unsupported", [refusal.reason]
         case ToolError() as failure:
-            return "failed", [failure.reason.splitlines()[0], *broken, *reasons]
-    return "failed", [*broken, *reasons]
+            return "failed", [failure.reason.splitlines()[0], *reasons]
+    return "failed", reasons
 
 
 def _evidence(session: Session) -> str | None:
@@ -173,10 +170,13 @@ def _evidence(session: Session) -> str | None:
 
 
 def _cache_proof(session: Session) -> list[str]:
-    told = [request.cached_tokens for request in session.requests if request.cached_tokens is not None]
+    asked = (*session.warmup, *session.requests)
+    told = [request.cached_tokens for request in asked if request.cached_tokens is not None]
     proofs = []
-    if told and len(told) == len(session.requests):
-        proofs.append(f"proof: the server counted {sum(told)} cached tokens in {len(told)} requests")
+    if told and len(told) == len(asked):
+        proofs.append(
+            f"proof: the server counted {sum(told)} cached tokens in {len(told)} requests, warm-up included"
+        )
     if session.hits is not None:
         proofs.append(f"proof: the server's counter of cache hits grew by {session.hits:g}, warm-up included")
     return proofs

@@ -13,7 +13,7 @@ from reproquant.engines.streamed import Streamed, of_checkpoint, option
 from reproquant.errors import StudyError
 from reproquant.machine.gpu import visible_devices
 from reproquant.study import Benchmark, Subject, Vllm
-from reproquant.toolchain.python_env import PythonEnv
+from reproquant.toolchain.interpreter import Interpreter
 
 CACHE_OFF = "--no-enable-prefix-caching"
 TIMES_SINCE = (0, 27)
@@ -28,7 +28,7 @@ QUIET = {
 
 
 class VllmServer(Engine):
-    """``vllm serve`` on one checkpoint folder, run with a locked environment's Python."""
+    """``vllm serve`` on one checkpoint folder, run with an environment's Python."""
 
     name = "vllm"
     foreign_prefix = "VLLM_"
@@ -45,11 +45,12 @@ class VllmServer(Engine):
             "output_tokens": ("vllm:generation_tokens_total",),
             "prefill_s": ("vllm:request_prefill_time_seconds_sum",),
             "decode_s": ("vllm:request_decode_time_seconds_sum",),
+            "preemptions": ("vllm:num_preemptions_total",),
         },
     )
 
     def __init__(
-        self, environment: PythonEnv, checkpoint: Path, settings: Vllm, benchmark: Benchmark
+        self, environment: Interpreter, checkpoint: Path, settings: Vllm, benchmark: Benchmark
     ) -> None:
         super().__init__(benchmark.start_timeout_s)
         self._environment = environment
