@@ -114,7 +114,7 @@ def _benchmark(study: Study, subject: Subject) -> Artifact:
     return Artifact(
         "benchmark",
         (("weights", weights), ("engine", engine), *(("machine-code", path) for path in proof)),
-        {"telemetry": f"bench/{subject.name}.telemetry.json", "output": f"bench/{subject.name}.json"},
+        {"output": f"bench/{subject.name}.json", "telemetry": f"bench/{subject.name}.telemetry.json"},
         {"subject": subject.name},
     )
 
