@@ -62,6 +62,7 @@ def _bench(study: Study, subject: str) -> Any:
         "subject": chosen.model_dump(mode="json"),
         "benchmark": workload,
         "gpus": study.machine.gpus,
+        "bandwidth_gb_per_s": study.machine.bandwidth_gb_per_s if chosen.gpus else None,
         **own,
     }
 
@@ -107,6 +108,8 @@ REPORT_FILES = tuple(
         "proofs.md.j2",
         "quality.html.j2",
         "quality.md.j2",
+        "efficiency.html.j2",
+        "efficiency.md.j2",
         "style.css",
         "page.js",
     )
@@ -122,7 +125,8 @@ MEASURING = Stage(
     slice=_bench,
     locks=_bench_locks,
     files=lambda study, subject: (study.benchmark.prompt,),
-    packages=("aiohttp", "psutil"),
+    modules=("reproquant.machine.copy_on_gpu", "reproquant.machine.copy_on_cpu"),
+    packages=("aiohttp", "gguf", "numpy", "nvidia-ml-py", "psutil"),
     kept="by recipe and machine",
 )
 

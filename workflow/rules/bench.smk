@@ -2,6 +2,7 @@ rule benchmark:
     input:
         unpack(benchmark_inputs),
     output:
+        telemetry="results/{study}/bench/{subject}.telemetry.json",
         measurement="results/{study}/bench/{subject}.json",
         record="results/{study}/bench/{subject}.json.prov.json",
     log:
@@ -20,7 +21,7 @@ rule benchmark:
     shell:
         "python scripts/benchmark.py --study results/{wildcards.study}/study.json --recipe {params.recipe} --log {log}"
         " --subject {wildcards.subject} --weights {input.weights} --engine {input.engine} {params.proof}"
-        " --output {output.measurement}"
+        " --telemetry {output.telemetry} --output {output.measurement}"
 
 
 # The drift sentinel: the measurements are inputs, so it runs when they are done, and again when one is new.

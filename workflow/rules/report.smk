@@ -9,6 +9,7 @@ rule report:
         ),
         fp8="results/{study}/fp8/manifest.json",
         measurements=MEASUREMENTS,
+        telemetry=TELEMETRY,
         again=f"results/{{study}}/bench/again/{STUDY.benchmark.baseline}.json",
         quality=expand(
             "results/{{study}}/quality/{artifact}.json",
@@ -33,7 +34,7 @@ rule report:
     shell:
         "python scripts/report.py --study results/{wildcards.study}/study.json --recipe {params.recipe} --log {log}"
         " --output {output.numbers} --results {input.model} {input.llama_cpp} {input.machine_code} {input.capabilities} {input.inspections} {input.fp8}"
-        " {input.measurements} {input.again} {input.quality}"
+        " {input.measurements} {input.telemetry} {input.again} {input.quality}"
 
 
 rule seal:

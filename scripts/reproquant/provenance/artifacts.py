@@ -123,7 +123,7 @@ def _benchmark(study: Study, subject: Subject) -> Artifact:
     return Artifact(
         "benchmark",
         (("weights", weights), ("engine", engine), *(("proof", path) for path in proof)),
-        {"output": f"bench/{subject.name}.json"},
+        {"output": f"bench/{subject.name}.json", "telemetry": f"bench/{subject.name}.telemetry.json"},
         {"subject": subject.name},
     )
 
@@ -175,6 +175,7 @@ def _report(study: Study, types: tuple[str, ...]) -> Artifact:
         *(f"gguf/{type}.inspect.json" for type in types),
         "fp8/manifest.json",
         *_measurements(study),
+        *(f"bench/{subject.name}.telemetry.json" for subject in study.subjects),
         _benchmark_again(study).main,
         *(one.main for one in _quality(study)),
     ]

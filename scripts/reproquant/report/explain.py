@@ -17,7 +17,7 @@ from reproquant.bench.statistics import measurable
 from reproquant.errors import FormatError
 from reproquant.files import read_json
 from reproquant.provenance.lineage import pointer
-from reproquant.provenance.record import record_path
+from reproquant.provenance.record import record_of
 
 REPORT = "report/report.json"
 MEASURED = ("command", "environment_variables", "engine_facts", "machine", "workload")
@@ -86,10 +86,10 @@ class _Explainer:
         if name in self._explained:
             return Node(f"{name} (see above)")
         self._explained.add(name)
-        path = self._results / name
-        if not record_path(path).is_file():
+        record = record_of(self._results / name, self._results)
+        if record is None:
             return Node(name, {"record": None})
-        definition, run, sha256 = _parts(read_json(record_path(path)), name)
+        definition, run, sha256 = _parts(read_json(record), name)
         recipe, here = definition["externalParameters"], definition["internalParameters"]
         node = Node(
             name,
