@@ -3,15 +3,14 @@
 from pathlib import Path
 
 from reproquant import program
-from reproquant.engines.vllm_source import insist, installed, read
+from reproquant.engines.vllm_source import insist, of_study, read
 from reproquant.files import write_json
 from reproquant.stage import stage
-from reproquant.toolchain import environments
 
 
 def main(study: Path, recipe: str, log: Path, environment: Path, output: Path) -> None:
     with stage("read_vllm", study, recipe, log, [environment], output) as run:
-        found = read(installed(environments.provide(run.study, "vllm", run.log)))
+        found = read(of_study(run.study, run.folder, run.log))
         insist(found)
         write_json(run.scratch(output), found.as_data())
 

@@ -15,7 +15,7 @@ STUDY = Study.of_files([])
 VLLM = {f"bench/{subject.name}.json" for subject in STUDY.subjects if subject.engine == "vllm"}
 LLAMA_CPP = {f"bench/{subject.name}.json" for subject in STUDY.subjects if subject.engine == "llama_cpp"}
 GGUF = ("f16", *STUDY.gguf.quantizations)
-AT_THE_END = {"report/report.json", "root.json"}
+AT_THE_END = {f"bench/again/{STUDY.benchmark.baseline}.json", "report/report.json", "root.json"}
 
 
 STAND_IN = '''"""Stands in for a stage's program: the plan is tested, so its outputs may be empty."""

@@ -25,6 +25,10 @@ except ReproquantError as error:
 # The proof that a build for GPUs is one; a build for the CPU has none.
 MACHINE_CODE = ["results/{study}/llama_cpp/machine_code.json"] if STUDY.llama_cpp.backend == "cuda" else []
 
+MEASUREMENTS = expand(
+    "results/{{study}}/bench/{subject}.json", subject=[subject.name for subject in STUDY.subjects]
+)
+TELEMETRY = [path.replace(".json", ".telemetry.json") for path in MEASUREMENTS]
 # What vLLM's own source says about GPUs, if a subject runs in it.
 CAPABILITIES = ["results/{study}/vllm/capabilities.json"] if "vllm" in STUDY.roles else []
 

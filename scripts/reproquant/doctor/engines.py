@@ -10,7 +10,8 @@ from reproquant.doctor.check import MEASURING, Check, Verdict, check
 from reproquant.doctor.reading import Reading
 from reproquant.engines.compatibility import Row, expectations
 from reproquant.errors import StudyError, ToolError
-from reproquant.study import External, Study
+from reproquant.study import External, InContainer, Study
+from reproquant.toolchain import container
 
 OLDEST_CUDA = (12, 0)
 BF16_FROM = (8, 0)
@@ -120,6 +121,25 @@ def pythons(study: Study, reading: Reading) -> Iterator[Check]:
             yield Check(title, "ok", f"Python {found['python']}, {len(found['packages'])} packages", needed)
         except StudyError as error:
             yield Check(title, "impossible", f"{error.where}: {error.reason}", needed, error.remedy)
+
+
+def containers(study: Study, reading: Reading) -> Iterator[Check]:
+    """The tool that runs vLLM's container answers, and the image is here or will be pulled."""
+    chosen = study.environments.vllm
+    if not isinstance(chosen, InContainer) or "vllm" not in study.roles:
+        return
+    title, needed = container.KEY, "a tool that answers, and the image"
+    settings = chosen.container
+    if problem := container.unready(settings.tool):
+        yield Check(title, "impossible", problem.reason, needed, problem.remedy)
+        return
+    yield check(
+        title,
+        container.present(settings),
+        f"{settings.tool}, {settings.image}",
+        needed,
+        f"{settings.tool} pull {settings.image}, or let the run do it",
+    )
 
 
 def pins(study: Study, reading: Reading) -> Iterator[Check]:

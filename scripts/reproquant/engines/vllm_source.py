@@ -20,6 +20,8 @@ from packaging.specifiers import SpecifierSet
 from reproquant.engines.compatibility import table
 from reproquant.engines.refusals import classify
 from reproquant.errors import FormatError, ReproquantError
+from reproquant.study import InContainer, Study
+from reproquant.toolchain import container, environments
 from reproquant.toolchain.interpreter import Interpreter
 
 QUANTIZATION = "vllm/model_executor/layers/quantization/"
@@ -91,6 +93,16 @@ def installed(environment: Interpreter) -> Path:
     if done.returncode:
         raise FormatError(environment.python, "it finds no package 'vllm'", "install vLLM in it")
     return Path(done.stdout.strip()).parent.parent
+
+
+def of_study(study: Study, folder: Path, log: Path) -> Path:
+    """Where the study's vLLM can be read; out of an image it is taken into ``folder`` first."""
+    chosen = study.environments.vllm
+    if not isinstance(chosen, InContainer):
+        return installed(environments.provide(study, "vllm", log))
+    wheel = folder / "vllm.whl"
+    wheel.write_bytes(container.provide(chosen.container, log).wheel("vllm"))
+    return wheel
 
 
 def insist(source: VllmSource) -> None:
