@@ -17,8 +17,8 @@ def main(target: Path, folder: Path) -> None:
         raise SystemExit(2) from None
     for part in manifest.parts:
         print(f"{part.bytes / MB:8.1f} MB  {folder / 'parts' / part.name}")
-    size = sum(file.bytes for file in manifest.files)
-    print(f"{size / MB:8.1f} MB  in all, {len(manifest.files)} files; carry {folder / 'parts'} with the checkout")
+    print(f"{sum(file.bytes for file in manifest.files) / MB:8.1f} MB  in {len(manifest.files)} files")
+    print(f"carry {folder / 'parts'} there with the checkout, and run 'make unbundle'")
 
 
 if __name__ == "__main__":

@@ -60,10 +60,15 @@ def lock(envs: Path, name: str) -> None:
         ]
         options = {"as of": "--exclude-newer", "python": "--python-version"}
         chosen = [
-            word for wish, option in options.items() for value in said(wishes, wish) for word in (option, value)
+            word
+            for wish, option in options.items()
+            for value in said(wishes, wish)
+            for word in (option, value)
         ]
         try:
-            process.run([*resolve, *chosen, "--output-file", resolved, source], Path(scratch, "log"), cwd=envs)
+            process.run(
+                [*resolve, *chosen, "--output-file", resolved, source], Path(scratch, "log"), cwd=envs
+            )
         except ToolError as error:
             remedy = "loosen the version that uv names above, or check the network"
             raise ToolError(source, error.reason, remedy) from None

@@ -169,7 +169,7 @@ class External(Section):
     """A Python that is there already; nothing pins its packages, so the record says what they were."""
 
     python: Annotated[str, StringConstraints(pattern=r"^(/|~/|[\w.-]+/)")] = Field(
-        description="the interpreter's path: absolute, in the home folder (~/…), or relative to the repository"
+        description="the interpreter's path: absolute, in the home folder (~/…), or from the repository"
     )
 
 
@@ -465,7 +465,10 @@ FP8_SETTINGS = {
 SOURCES = {"model": ("hub", "local", "embedded", "synthetic"), "llama_cpp": ("git", "sdist")}
 
 REMEDIES = (
-    (r"^environments\.\w+\.python$", "give the interpreter's path, such as /opt/vllm/bin/python; a bare name may be any"),
+    (
+        r"^environments\.\w+\.python$",
+        "give the interpreter's path, such as /opt/vllm/bin/python",
+    ),
     (
         r"revision$",
         "a branch or a tag moves, so results could not be reproduced; give the commit's 40 hex digits",

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from reproquant.airgap.parts import Carried, Manifest, join
-from reproquant.errors import ReproquantError, ToolError
+from reproquant.errors import ToolError
 from reproquant.files import locked, read_json, store, write_json
 
 COMPLETE = "complete.json"
@@ -98,7 +98,8 @@ def _make(environment: Mapping[str, Any], wheels: Sequence[Path], place: Path, r
     folder = repository / environment["folder"]
     shutil.rmtree(folder, ignore_errors=True)
     has_pip = importlib.util.find_spec("ensurepip") is not None
-    _run([sys.executable, "-m", "venv", *([] if has_pip else ["--without-pip"]), folder], "Python's venv module")
+    venv = [sys.executable, "-m", "venv", *([] if has_pip else ["--without-pip"]), folder]
+    _run(venv, "Python's venv module")
     offline = ["--no-index", "--no-deps", "--find-links", place / "files" / "wheels"]
     pip = [sys.executable, "-m", "pip", "--python", folder / "bin" / "python", "install", "--quiet", *offline]
     if wheels:
@@ -118,4 +119,4 @@ def _run(command: Sequence[object], what: str) -> None:
     done = subprocess.run(words, capture_output=True, text=True)
     if done.returncode:
         said = "\n".join((done.stdout + done.stderr).strip().splitlines()[-12:])
-        raise ToolError(words[0], f"{what} ended with code {done.returncode}:\n{said}", "mend that and run again")
+        raise ToolError(words[0], f"{what} ended with code {done.returncode}:\n{said}", "mend it, run again")

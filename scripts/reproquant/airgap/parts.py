@@ -135,8 +135,8 @@ def join(manifest: Manifest, folder: Path, target: Path) -> list[Carried]:
     """Put together what the parts in ``folder`` hold, below ``target``; return the files that are complete.
 
     A part is read once: which ones were is remembered in ``target``, so parts may come one
-    after the other and go again. Raises FormatError for a part or a file whose bytes aren't those of the manifest;
-    a damaged part is named, and nothing of it is used.
+    after the other and go again. Raises FormatError for a part or a file whose bytes aren't
+    those of the manifest; nothing of a damaged part is used.
     """
     used = target / ".used"
     used.mkdir(parents=True, exist_ok=True)
@@ -148,12 +148,15 @@ def join(manifest: Manifest, folder: Path, target: Path) -> list[Carried]:
             raise FormatError(source, "its bytes are not those that were packed", "carry this part again")
         _unpack(manifest, part, source, target)
         mark.touch()
-    come = {piece for part in manifest.parts if (used / part.sha256).exists() for piece in part.pieces}
-    return [
-        file
-        for number, file in enumerate(manifest.files)
-        if file.bytes == sum(piece.bytes for piece in come if piece.file == number) and _whole(file, target, used)
-    ]
+    come: dict[int, int] = {}
+    for part in manifest.parts:
+        if (used / part.sha256).exists():
+            for piece in part.pieces:
+                come[piece.file] = come.get(piece.file, 0) + piece.bytes
+    whole = [file for number, file in enumerate(manifest.files) if come.get(number) == file.bytes]
+    for file in whole:
+        _put_in_place(file, target, used)
+    return whole
 
 
 def _unpack(manifest: Manifest, part: PartFile, source: Path, target: Path) -> None:
@@ -170,18 +173,18 @@ def _unpack(manifest: Manifest, part: PartFile, source: Path, target: Path) -> N
                     left -= len(chunk)
 
 
-def _whole(file: Carried, target: Path, used: Path) -> bool:
-    """Whether a file that has come wholly is in place; it is checked when it is put there."""
+def _put_in_place(file: Carried, target: Path, used: Path) -> None:
+    """Give a file that has come wholly its name, after its bytes were checked."""
     place = target / file.path
-    if not place.exists():
-        scratch = _partial(place)
-        if sha256_file(scratch) != file.sha256:
-            shutil.rmtree(used)
-            raise FormatError(
-                place, "put together, its bytes are not those that were packed", "carry all parts again"
-            )
-        scratch.replace(place)
-    return True
+    if place.exists():
+        return
+    scratch = _partial(place)
+    if sha256_file(scratch) != file.sha256:
+        shutil.rmtree(used)
+        raise FormatError(
+            place, "put together, its bytes are not those that were packed", "carry all parts again"
+        )
+    scratch.replace(place)
 
 
 def _partial(path: Path) -> Path:

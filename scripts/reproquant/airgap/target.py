@@ -27,7 +27,8 @@ class Packed(Part):
         default=None, description="a lock in envs/; without one, the environment has what the target has"
     )
     over_target: bool = Field(
-        default=False, description="what the target's Python has is seen behind the environment's own packages"
+        default=False,
+        description="what the target's Python has is seen behind the environment's own packages",
     )
     project: bool = Field(default=False, description="this project itself is installed in it, too")
     leave_out: dict[str, str] = Field(
@@ -59,7 +60,9 @@ class Target(Part):
     def _only_behind(self) -> Target:
         for environment in self.environments:
             if environment.lock is None and not environment.over_target:
-                raise ValueError(f"environment {environment.folder} has neither a lock nor what the target has")
+                raise ValueError(
+                    f"environment {environment.folder} has neither a lock nor what the target has"
+                )
         return self
 
     @classmethod

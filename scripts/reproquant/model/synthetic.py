@@ -184,7 +184,7 @@ def _write_values(file: BinaryIO, name: str, count: int, seed: int, quantiles: B
         file.write(np.full(count, BFLOAT16_ONE, dtype="<u2").tobytes())
         return
     for chunk in random_values(name, count, seed, quantiles):
-        file.write(memoryview(chunk.astype("<u2", copy=False)))
+        file.write(chunk.astype("<u2", copy=False).data)
 
 
 def random_values(name: str, count: int, seed: int, quantiles: Bits) -> Iterator[Bits]:
