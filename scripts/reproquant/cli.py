@@ -28,6 +28,8 @@ from reproquant.provenance.audit import audit as audit_study
 from reproquant.provenance.crate import export
 from reproquant.provenance.digests import Digests
 from reproquant.provenance.findings import Finding, Kind, exit_code
+from reproquant.provenance.published import publication
+from reproquant.provenance.published import publish as publish_study
 from reproquant.provenance.remeasure import forget
 from reproquant.provenance.sign import sign as sign_root
 from reproquant.provenance.sign import unsigned
@@ -155,6 +157,19 @@ def remeasure(
 
 
 @app.command()
+def publish(
+    target: Annotated[
+        Path, typer.Argument(help="a folder that doesn't exist yet, such as published/h200-2026-12-01")
+    ],
+    results: Results = Path("results/embedded"),
+) -> None:
+    """Copy a finished study without weights and binaries, to be kept; `audit` knows such a folder."""
+    with _known_failures():
+        found = publish_study(results, target)
+        print(f"{target}: {len(found.withheld)} files of {found.bytes / 1e9:.1f} GB are there by digest only")
+
+
+@app.command()
 def export_crate(
     target: Annotated[Path, typer.Argument(help="a folder that doesn't exist yet")],
     results: Results = Path("results/embedded"),
@@ -198,9 +213,13 @@ def _remembered(target: Path) -> dict[str, Any]:
 def _summary(
     target: Path, environments: bool, findings: list[Finding], digests: Digests, seconds: float
 ) -> dict[str, Any]:
+    published = publication(target)
     return {
         "results": str(target),
-        "environments_checked": environments,
+        "environments_checked": environments and published is None,
+        "compared_with_checkout": published is None,
+        "files_withheld": len(published.withheld) if published else 0,
+        "bytes_withheld": published.bytes if published else 0,
         "files": digests.count,
         "files_not_read": len(digests.unread),
         "bytes_read": digests.bytes_read,
@@ -217,6 +236,9 @@ def _sentence(summary: dict[str, Any]) -> str:
         parts.append(f"--quick: {summary['files_not_read']} were not read, size and times are as they were")
     if not summary["environments_checked"]:
         parts.append("environments were not checked")
+    if not summary["compared_with_checkout"]:
+        withheld = f"{summary['files_withheld']} files of {summary['bytes_withheld'] / 1e9:.1f} GB"
+        parts.append(f"published: {withheld} are there by digest only, and today's checkout wasn't compared")
     return f"{summary['results']}: {', '.join(counted) or 'sound'} ({'; '.join(parts)})"
 
 
