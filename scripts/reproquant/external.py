@@ -24,7 +24,7 @@ OLDEST: dict[Role, tuple[int, int]] = {"converter": (3, 9), "fp8": (3, 11), "vll
 NEEDED: dict[Role, tuple[str, ...]] = {
     "converter": ("numpy", "torch", "transformers"),
     "fp8": ("numpy", "safetensors", "tokenizers", "torch"),
-    "vllm": ("torch", "vllm"),
+    "vllm": ("vllm",),
 }
 PATIENCE_S = 60
 ISOLATED = {"PYTHONNOUSERSITE": "1"}
@@ -47,7 +47,7 @@ def check_role(study: Study, role: Role) -> dict[str, Any]:
     environment = study.environments.of(role)
     assert isinstance(environment, External)
     found = frozen(role, environment)
-    _suits(study, role, found)
+    require(role, f"environments.{role}.python", study.vllm.version, found)
     return found
 
 
@@ -97,8 +97,8 @@ def _asked(role: Role, environment: External, *words: str) -> dict[str, Any]:
         raise StudyError(key, f"{python} printed no list of packages, so it is no Python", remedy) from error
 
 
-def _suits(study: Study, role: Role, found: dict[str, Any]) -> None:
-    key = f"environments.{role}.python"
+def require(role: Role, key: str, vllm: str, found: dict[str, Any]) -> None:
+    """Raise StudyError if a Python is too old for its role or lacks a package, or holds another vLLM."""
     oldest = OLDEST[role]
     if tuple(int(part) for part in found["python"].split(".")[:2]) < oldest:
         wanted = ".".join(map(str, oldest))
@@ -110,9 +110,9 @@ def _suits(study: Study, role: Role, found: dict[str, Any]) -> None:
         raise StudyError(
             key, f"it has no {', '.join(missing)}", f"install {' and '.join(missing)} in it, or name another"
         )
-    if role == "vllm" and study.vllm.version not in (packages["vllm"], packages["vllm"].partition("+")[0]):
+    if role == "vllm" and vllm not in (packages["vllm"], packages["vllm"].partition("+")[0]):
         raise StudyError(
             f"{key} and vllm.version",
-            f"the study says {study.vllm.version} and this Python holds vLLM {packages['vllm']}",
+            f"the study says {vllm} and this Python holds vLLM {packages['vllm']}",
             "give the study the version that is installed, or install the study's",
         )

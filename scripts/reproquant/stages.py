@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from reproquant.study import Study
+from reproquant.study import InContainer, Study
 
 
 def _nothing(study: Study, **wildcards: str) -> tuple[str, ...]:
@@ -54,7 +54,7 @@ def _llama_cpp_source(study: Study) -> Any:
 
 def _bench(study: Study, subject: str) -> Any:
     chosen = study.subject(subject)
-    own = {"vllm": study.dump()["vllm"]} if chosen.engine == "vllm" else {}
+    own = {"vllm": study.dump()["vllm"], **_container(study)} if chosen.engine == "vllm" else {}
     workload = study.benchmark.model_dump(mode="json", exclude={"baseline"})
     return {
         "subject": chosen.model_dump(mode="json"),
@@ -62,6 +62,18 @@ def _bench(study: Study, subject: str) -> Any:
         "gpus": study.machine.gpus,
         **own,
     }
+
+
+def _container(study: Study) -> dict[str, Any]:
+    """How vLLM's container is run; nothing for a vLLM that runs in none."""
+    chosen = study.environments.vllm
+    return chosen.model_dump(mode="json") if isinstance(chosen, InContainer) else {}
+
+
+def _environment(study: Study, environment: str) -> Any:
+    """A container's artifact names the tool that was asked."""
+    of_vllm = environment == study.environments.name("vllm")
+    return {"name": environment, **_container(study)} if of_vllm and _container(study) else environment
 
 
 def _bench_locks(study: Study, subject: str) -> tuple[str, ...]:
@@ -101,9 +113,7 @@ CLAIMS_FILES = (
 )
 
 STAGES = {
-    "build_environment": Stage(
-        slice=lambda study, environment: environment, locks=lambda study, environment: (environment,)
-    ),
+    "build_environment": Stage(slice=_environment, locks=lambda study, environment: (environment,)),
     "fetch_llama_cpp": Stage(slice=_llama_cpp_source),
     "build_llama_cpp": Stage(slice=_llama_cpp),
     "prove_cuda": Stage(slice=lambda study: _llama_cpp(study)["cuda_architectures"]),

@@ -30,7 +30,7 @@ from pydantic import (
 from reproquant.errors import StudyError
 from reproquant.files import read_json, repository
 
-EXTERNAL = "external-"
+EXTERNAL, CONTAINER = "external-", "container-"
 Slug = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 Commit = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{40}$")]
@@ -173,32 +173,59 @@ class External(Section):
     )
 
 
+class Container(Section):
+    """An image that holds vLLM, by digest, and the tool that runs it."""
+
+    tool: Literal["docker", "podman"]
+    image: Annotated[
+        str, StringConstraints(pattern=r"^([\w.-]+(:\d+)?/)?[\w.-]+(/[\w.-]+)*@sha256:[0-9a-f]{64}$")
+    ] = Field(description="NAME@sha256:…; a tag moves")
+    python: str = Field(default="python3", description="the image's Python that holds vLLM")
+    shm_gib: PositiveInt = Field(default=8, description="size of /dev/shm, through which vLLM's workers talk")
+
+
+class InContainer(Section):
+    """A container image that holds what a role needs."""
+
+    container: Container
+
+
 def _kind(value: Any) -> str:
-    return "(lock)" if isinstance(value, str) else "(python)"
+    """Which kind of environment a study's value is meant to be, by its type or its keys."""
+    if isinstance(value, str):
+        return "(lock)"
+    inside = "container" in value if isinstance(value, dict) else isinstance(value, InContainer)
+    return "(container)" if inside else "(python)"
 
 
-Environment = Annotated[
-    Annotated[Slug, Tag("(lock)")] | Annotated[External, Tag("(python)")], Discriminator(_kind)
-]
+Lock = Annotated[Slug, Tag("(lock)")]
+Python = Annotated[External, Tag("(python)")]
+Environment = Annotated[Lock | Python, Discriminator(_kind)]
+VllmEnvironment = Annotated[Lock | Python | Annotated[InContainer, Tag("(container)")], Discriminator(_kind)]
 Role = Literal["converter", "fp8", "vllm"]
 
 
 class Environments(Section):
-    """Which environment does which work: a lock's name (a file in envs/) or a Python of the user's own."""
+    """Which environment does which work: a lock's name (a file in envs/), a Python, or an image."""
 
     converter: Environment = Field(description="runs llama.cpp's convert_hf_to_gguf.py")
     fp8: Environment = Field(description="runs the FP8 quantizer; holds torch")
-    vllm: Environment = Field(description="holds vLLM")
+    vllm: VllmEnvironment = Field(description="holds vLLM")
 
-    def of(self, role: Role) -> str | External:
+    def of(self, role: Role) -> str | External | InContainer:
         """The environment that does a role's work."""
-        chosen: str | External = getattr(self, role)
+        chosen: str | External | InContainer = getattr(self, role)
         return chosen
 
     def name(self, role: Role) -> str:
-        """What the environment of a role is called: its lock, or ``external-ROLE``."""
-        chosen = self.of(role)
-        return chosen if isinstance(chosen, str) else f"{EXTERNAL}{role}"
+        """What the environment of a role is called: its lock, ``external-ROLE`` or ``container-ROLE``."""
+        match self.of(role):
+            case str(lock):
+                return lock
+            case External():
+                return f"{EXTERNAL}{role}"
+            case _:
+                return f"{CONTAINER}{role}"
 
     def role(self, name: str) -> Role:
         """The first role whose environment has this name; raises KeyError if there is none."""
@@ -476,6 +503,11 @@ REMEDIES = (
     (r"commit$", "give the commit's 40 hex digits"),
     (r"version$", "give one exact version such as 0.9.2; a range or 'latest' would change under the results"),
     (r"sha256$", "give the file's sha256, 64 hex digits"),
+    (
+        r"^environments\.vllm\.container\.image$",
+        "a tag moves, 'latest' above all; give NAME@sha256:… as 'docker image inspect NAME:TAG' (or podman) "
+        "prints it under RepoDigests",
+    ),
     (r"quantizations\.\d+$", "give a type that llama-quantize knows, such as Q4_K_M"),
 )
 
@@ -572,10 +604,10 @@ def _placements_fit(study: Study, where: str) -> None:
 
 def _names_are_free(study: Study, where: str) -> None:
     for role, name in study.environments.model_dump().items():
-        if isinstance(name, str) and name.startswith(EXTERNAL):
+        if isinstance(name, str) and name.startswith((EXTERNAL, CONTAINER)):
             raise StudyError(
                 f"{where}: environments.{role}",
-                f"'{name}' begins with '{EXTERNAL}', as the results of a Python of your own are called",
+                f"'{name}' begins as the results of environments without a lock do",
                 "give the lock another name",
             )
 

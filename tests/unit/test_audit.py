@@ -194,8 +194,8 @@ def test_a_recipe_that_is_no_longer_todays_is_stale_and_the_part_is_named(
 ) -> None:
     today = recipes.recipe
 
-    def edited(stage: str, study: Study, **wildcards: str) -> dict:
-        data = today(stage, study, **wildcards)
+    def edited(stage: str, study: Study, frozen: dict, **wildcards: str) -> dict:
+        data = today(stage, study, frozen, **wildcards)
         if stage == "quantize_gguf":
             data["code"] = {**data["code"], "reproquant/gguf/quantize.py": "0" * 64}
         if stage == "convert_gguf":

@@ -59,7 +59,7 @@ def test_a_containers_cpu_quota_is_read_in_both_versions_of_cgroups(
 
 
 def test_the_memory_of_a_process_group_is_at_least_this_process() -> None:
-    assert host.group_rss_bytes(os.getpgid(0)) > 10_000_000
+    assert host.rss_bytes(host.group_members(os.getpgid(0))) > 10_000_000
 
 
 def test_store_checkout_and_home_are_replaced_in_nested_data(monkeypatch: pytest.MonkeyPatch) -> None:

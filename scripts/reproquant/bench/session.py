@@ -283,11 +283,12 @@ def _beside(sent: Sequence[Request], growth: Counters) -> Round:
 @contextmanager
 def _memory_watched(engine: Engine, session: Session) -> Iterator[None]:
     """Sample the server's memory while the body runs; the peak goes into ``session``."""
-    group, over = engine.process_group, threading.Event()
+    over = threading.Event()
 
     def watch() -> None:
-        while group is not None and not over.is_set():
-            session.peak_rss_bytes = max(session.peak_rss_bytes or 0, host.group_rss_bytes(group))
+        while not over.is_set():
+            if pids := engine.processes():
+                session.peak_rss_bytes = max(session.peak_rss_bytes or 0, host.rss_bytes(pids))
             over.wait(MEMORY_INTERVAL_S)
 
     thread = threading.Thread(target=watch, daemon=True)
