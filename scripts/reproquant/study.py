@@ -332,6 +332,9 @@ class Limits(Section):
         description="time to first token less the server's prefill; this or the percentage, if larger",
     )
     ttft_over_prefill_percent: NotNegative = 10
+    baseline_drift_percent: NotNegative = Field(
+        default=2, description="the baseline's decode before and after the other subjects"
+    )
 
 
 class Benchmark(Section):

@@ -123,6 +123,7 @@ def test_an_older_record_put_back_is_found_without_a_root(results: Path) -> None
         ("broken chain", "gguf/Q4_K_M.gguf.prov.json"),
         ("broken chain", "gguf/f16.inspect.json.prov.json"),
         ("broken chain", "bench/llama-f16.json.prov.json"),
+        ("broken chain", "bench/again/llama-f16.json.prov.json"),
         ("broken chain", "quality/f16.json.prov.json"),
     }
 

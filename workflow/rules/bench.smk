@@ -21,3 +21,30 @@ rule benchmark:
         "python scripts/benchmark.py --study results/{wildcards.study}/study.json --recipe {params.recipe} --log {log}"
         " --subject {wildcards.subject} --weights {input.weights} --engine {input.engine} {params.machine_code}"
         " --output {output.measurement}"
+
+
+# The drift sentinel: the measurements are inputs, so it runs when they are done, and again when one is new.
+rule benchmark_again:
+    input:
+        unpack(benchmark_inputs),
+        subjects=MEASUREMENTS,
+    output:
+        measurement="results/{study}/bench/again/{subject}.json",
+        record="results/{study}/bench/again/{subject}.json.prov.json",
+    log:
+        "results/{study}/logs/benchmark_again/{subject}.log",
+    benchmark:
+        "results/{study}/benchmarks/benchmark_again/{subject}.tsv"
+    threads: workflow.cores or 1
+    resources:
+        gpu=1 if STUDY.machine.gpus else 0,
+        mem_mb=16000,
+        runtime=60,
+        disk_mb=100,
+    params:
+        recipe=recipe("benchmark_again"),
+        machine_code=lambda _, input: f"--machine-code {input.machine_code}" if input.machine_code else "",
+    shell:
+        "python scripts/benchmark_again.py --study results/{wildcards.study}/study.json --recipe {params.recipe} --log {log}"
+        " --subject {wildcards.subject} --weights {input.weights} --engine {input.engine} {params.machine_code}"
+        " --subjects {input.subjects} --output {output.measurement}"

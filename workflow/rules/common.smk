@@ -25,6 +25,10 @@ except ReproquantError as error:
 # The proof that a build for GPUs is one; a build for the CPU has none.
 MACHINE_CODE = ["results/{study}/llama_cpp/machine_code.json"] if STUDY.llama_cpp.backend == "cuda" else []
 
+MEASUREMENTS = expand(
+    "results/{{study}}/bench/{subject}.json", subject=[subject.name for subject in STUDY.subjects]
+)
+
 
 wildcard_constraints:
     study=re.escape(STUDY.name),

@@ -7,9 +7,8 @@ rule report:
             "results/{{study}}/gguf/{type}.inspect.json", type=["f16", *STUDY.gguf.quantizations]
         ),
         fp8="results/{study}/fp8/manifest.json",
-        measurements=expand(
-            "results/{{study}}/bench/{subject}.json", subject=[subject.name for subject in STUDY.subjects]
-        ),
+        measurements=MEASUREMENTS,
+        again=f"results/{{study}}/bench/again/{STUDY.benchmark.baseline}.json",
         quality=expand(
             "results/{{study}}/quality/{artifact}.json",
             artifact=["checkpoint", *STUDY.quality.artifacts] if STUDY.quality.artifacts else [],
@@ -33,7 +32,7 @@ rule report:
     shell:
         "python scripts/report.py --study results/{wildcards.study}/study.json --recipe {params.recipe} --log {log}"
         " --output {output.numbers} --results {input.model} {input.llama_cpp} {input.machine_code} {input.inspections} {input.fp8}"
-        " {input.measurements} {input.quality}"
+        " {input.measurements} {input.again} {input.quality}"
 
 
 rule seal:

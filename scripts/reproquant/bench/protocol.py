@@ -47,6 +47,8 @@ def _written_down(
         checks,
         session.rounds,
         session.doubts,
+        session.warmup,
+        session.preemptions,
     )
     if session.failure or len(found) < len(set(benchmark.concurrencies)):
         status, reasons = _failed(session, reasons if status == "rejected" else [])
@@ -88,17 +90,12 @@ def _written_down(
 
 
 def _failed(session: Session, reasons: list[str]) -> tuple[Status, list[str]]:
-    broken = [
-        f"Warm-up request {request.index} broke: {request.error}"
-        for request in session.warmup
-        if request.error
-    ]
     match session.failure:
         case Unsupported() as refusal:
             return "unsupported", [refusal.reason]
         case ToolError() as failure:
-            return "failed", [failure.reason.splitlines()[0], *broken, *reasons]
-    return "failed", [*broken, *reasons]
+            return "failed", [failure.reason.splitlines()[0], *reasons]
+    return "failed", reasons
 
 
 def _evidence(session: Session) -> str | None:
@@ -111,10 +108,13 @@ def _evidence(session: Session) -> str | None:
 
 
 def _cache_proof(session: Session) -> list[str]:
-    told = [request.cached_tokens for request in session.requests if request.cached_tokens is not None]
+    asked = (*session.warmup, *session.requests)
+    told = [request.cached_tokens for request in asked if request.cached_tokens is not None]
     proofs = []
-    if told and len(told) == len(session.requests):
-        proofs.append(f"proof: the server counted {sum(told)} cached tokens in {len(told)} requests")
+    if told and len(told) == len(asked):
+        proofs.append(
+            f"proof: the server counted {sum(told)} cached tokens in {len(told)} requests, warm-up included"
+        )
     if session.hits is not None:
         proofs.append(f"proof: the server's counter of cache hits grew by {session.hits:g}, warm-up included")
     return proofs

@@ -35,7 +35,8 @@ class Session:
     """What the launches gave, kept even if one ends half-way.
 
     ``hits`` is the growth of the server's counter of cached tokens, all
-    launches and warm-ups together; null if it has none.
+    launches and warm-ups together; null if it has none. ``preemptions`` is that
+    of its counter of requests that it put off half-way.
     """
 
     busy_share: float
@@ -46,6 +47,7 @@ class Session:
     requests: list[Request] = field(default_factory=list)
     rounds: list[Round] = field(default_factory=list)
     hits: float | None = None
+    preemptions: float = 0
     peak_rss_bytes: int | None = None
     doubts: list[str] = field(default_factory=list)
     native: Native | None = None
@@ -217,6 +219,7 @@ class _Course:
         growth = self._counters.since(before)
         if growth.cached_tokens is not None:
             self.session.hits = (self.session.hits or 0.0) + growth.cached_tokens
+        self.session.preemptions += growth.preemptions or 0
         return growth
 
     def _is_unsteady(self) -> bool:

@@ -45,6 +45,7 @@ class VllmServer(Engine):
             "output_tokens": ("vllm:generation_tokens_total",),
             "prefill_s": ("vllm:request_prefill_time_seconds_sum",),
             "decode_s": ("vllm:request_decode_time_seconds_sum",),
+            "preemptions": ("vllm:num_preemptions_total",),
         },
     )
 

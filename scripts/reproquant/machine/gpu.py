@@ -13,7 +13,10 @@ import pynvml
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU: the product's name, compute capability ("7.0"), memory in bytes, driver and UUID."""
+    """One GPU: the product's name, compute capability ("7.0"), memory in bytes, driver and UUID.
+
+    ``persistence`` says whether the driver keeps it awake between programs; null where it isn't told.
+    """
 
     index: int
     name: str
@@ -21,6 +24,7 @@ class Gpu:
     memory_bytes: int
     driver: str
     uuid: str
+    persistence: bool | None
 
     def describe(self) -> dict[str, Any]:
         """This GPU as JSON data."""
@@ -67,6 +71,7 @@ def visible_devices(count: int) -> str:
 
 
 def _gpu(index: int, handle: Any) -> Gpu:
+    mode = asked("nvmlDeviceGetPersistenceMode", handle)
     major, minor = pynvml.nvmlDeviceGetCudaComputeCapability(handle)
     return Gpu(
         index=index,
@@ -75,4 +80,5 @@ def _gpu(index: int, handle: Any) -> Gpu:
         memory_bytes=int(pynvml.nvmlDeviceGetMemoryInfo(handle).total),
         driver=pynvml.nvmlSystemGetDriverVersion(),
         uuid=pynvml.nvmlDeviceGetUUID(handle),
+        persistence=None if mode is None else bool(mode),
     )

@@ -20,6 +20,7 @@ from reproquant.provenance.lineage import pointer
 from reproquant.provenance.record import record_path
 
 REPORT = "report/report.json"
+MEASURED = ("command", "environment_variables", "engine_facts", "machine", "workload")
 RUN_AGAIN = "run snakemake again for this study: it makes what is missing or not as recorded"
 
 
@@ -135,7 +136,8 @@ class _Explainer:
     def _special(self, name: str, stage: str) -> dict[str, Any]:
         """What a stage's own file says that a reader wants to know."""
         keys = {
-            "benchmark": ("command", "environment_variables", "engine_facts", "machine", "workload"),
+            "benchmark": MEASURED,
+            "benchmark_again": MEASURED,
             "build_llama_cpp": ("version", "commit", "compilers", "definitions", "binaries"),
             "fetch_llama_cpp": ("kind", "repository", "package", "version", "commit", "tree_sha256"),
             "fetch_model": ("source",),

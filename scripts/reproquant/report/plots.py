@@ -17,10 +17,10 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from reproquant.report.answer import Sentence, at, say
 from reproquant.report.content import Content
 from reproquant.report.numbers import Number
 from reproquant.report.quality import Evaluation
+from reproquant.report.sentences import Sentence, at, say
 from reproquant.report.show import show_bare
 from reproquant.report.subjects import Subject, best
 
