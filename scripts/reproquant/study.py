@@ -173,8 +173,15 @@ class Calibration(Section):
     """The text that static activation scales are observed on."""
 
     text: str = Field(description="a UTF-8 file, relative to the repository or absolute")
-    rows: PositiveInt
+    form: Literal["raw", "chat"] = Field(
+        default="raw",
+        description="chat: the text's paragraphs two by two, as question and answer in the chat template",
+    )
+    rows: PositiveInt = Field(description="windows of the text")
     row_tokens: PositiveInt
+    seed: int | None = Field(
+        default=None, description="draws the windows; without it they are the text's first"
+    )
 
 
 class Fp8(Section):
@@ -191,6 +198,11 @@ class Fp8(Section):
     activation_scheme: Literal["static", "dynamic"] = Field(
         default="static",
         description="dynamic: no calibration; the engine scales every activation when it comes",
+    )
+    device: Literal["cpu", "cuda"] = Field(
+        default="cpu",
+        description="where it computes; cuda needs a CUDA build of torch in environments.fp8, and its sums "
+        "(so its input scales) may differ from a CPU's",
     )
     calibration: Calibration
 

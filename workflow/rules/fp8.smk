@@ -12,6 +12,7 @@ rule quantize_fp8:
         "results/{study}/benchmarks/quantize_fp8.tsv"
     threads: 16
     resources:
+        gpu=1 if STUDY.fp8.device == "cuda" else 0,
         mem_mb=8000,
         runtime=240,
         disk_mb=10000,

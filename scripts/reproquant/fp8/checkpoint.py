@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -14,9 +15,18 @@ from reproquant.toolchain.python_env import PythonEnv
 
 
 def make(
-    manifest: Manifest, settings: Fp8, environment: PythonEnv, target: Path, log: Path
+    manifest: Manifest,
+    settings: Fp8,
+    environment: PythonEnv,
+    target: Path,
+    unfinished: Path,
+    log: Path,
+    tell: Callable[[str], None],
 ) -> dict[str, Any]:
     """Write the manifest's checkpoint as W8A8 into the folder ``target``, in AutoFP8's layout.
+
+    If ``unfinished`` and ``target`` hold what a killed run of the same work left,
+    it is gone on with. ``tell`` gets lines of progress.
 
     Returns what was done: layers and Linears, bytes, dtypes, the calibration,
     the smallest, median and largest scales, seconds and peak memory. Raises
@@ -31,14 +41,18 @@ def make(
         arguments = {
             "--source": source.directory,
             "--target": target,
+            "--unfinished": unfinished,
+            "--device": settings.device,
             "--calibration": repository() / calibration.text,
+            "--form": calibration.form,
             "--rows": calibration.rows,
             "--row-tokens": calibration.row_tokens,
             "--activation-scales": settings.activation_scales,
             "--fused-scales": settings.fused_scales,
             "--activation-scheme": settings.activation_scheme,
             "--facts": facts,
+            **({} if calibration.seed is None else {"--seed": calibration.seed}),
         }
         flat = [word for pair in arguments.items() for word in pair]
-        environment.run_module("reproquant.fp8.quantize", flat, log)
+        environment.run_module("reproquant.fp8.quantize", flat, log, tell)
         return dict(read_json(facts))

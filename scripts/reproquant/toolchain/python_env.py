@@ -15,7 +15,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -92,13 +92,20 @@ class PythonEnv:
             "installed_sha256": digest_of(sorted(line for package in found for line in _recorded(package))),
         }
 
-    def run_module(self, module: str, arguments: Sequence[object], log: Path) -> None:
+    def run_module(
+        self,
+        module: str,
+        arguments: Sequence[object],
+        log: Path,
+        tell: Callable[[str], None] | None = None,
+    ) -> None:
         """Run a module of this project with the environment's Python, to its end.
 
-        Raises ToolError with the module's last lines if it fails.
+        ``tell`` gets what it writes to its standard output, line by line. Raises
+        ToolError with the module's last lines if it fails.
         """
         library = {"PYTHONPATH": str(repository() / "scripts")}
-        process.run([self.python, "-m", module, *arguments], log, library)
+        process.run([self.python, "-m", module, *arguments], log, library, tell=tell)
 
     def _python_version(self) -> str:
         ask = [str(self.python), "-c", "import platform; print(platform.python_version())"]
