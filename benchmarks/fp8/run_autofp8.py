@@ -25,7 +25,7 @@ def main() -> None:
 
     torch.set_num_threads(1)
     tokenizer = arguments.source / "tokenizer.json"
-    rows = token_rows(tokenizer, arguments.calibration, arguments.rows, arguments.row_tokens)
+    rows = token_rows(tokenizer, arguments.calibration, arguments.rows, arguments.row_tokens, "--rows")
     config = BaseQuantizeConfig("fp8", "static", ignore_patterns=["re:.*lm_head"])
     original = AutoModelForCausalLM.from_pretrained(arguments.source, dtype=torch.bfloat16)
     model = AutoFP8ForCausalLM(original, config)
