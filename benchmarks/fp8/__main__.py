@@ -105,7 +105,7 @@ def commands(
 def benchmark(arguments: argparse.Namespace, scratch: Path) -> None:
     log, model = scratch / "log", scratch / "model"
     log.touch()
-    make_model(PRESET, arguments.layers, model, log)
+    make_model(PRESET, arguments.layers, model)
     programs = commands(arguments, scratch, model, write_text(scratch / "text.txt"))
     print(HEAD)
     costs: dict[str, Cost] = {}

@@ -30,7 +30,7 @@ def benchmark(arguments: argparse.Namespace, scratch: Path) -> None:
     for layers in arguments.layers:
         with TemporaryDirectory(dir=scratch) as folder:
             source, target = Path(folder, "source"), Path(folder, "fp8")
-            make_model(arguments.preset, layers, source, log)
+            make_model(arguments.preset, layers, source)
             command = writer(python, source, text, arguments.rows, arguments.row_tokens, target)
             cost = run(command, Path(folder, "log"))
         print(f"{layers:>9} layers {cost}", flush=True)

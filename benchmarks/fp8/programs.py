@@ -9,15 +9,10 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-import yaml
-
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
 from reproquant.errors import ToolError  # noqa: E402
-from reproquant.model import synthetic  # noqa: E402
-from reproquant.study import SdistSource, SyntheticModel  # noqa: E402
-from reproquant.toolchain.llama_cpp import fetch_source  # noqa: E402
 
 TEXTS = ("calibration.txt", "evaluation.txt")
 
@@ -53,14 +48,15 @@ def run(command: list[object], log: Path) -> Cost:
     return Cost(used.ru_utime + used.ru_stime, time.monotonic() - started, used.ru_maxrss * 1024)
 
 
-def make_model(preset: str, layers: int | None, target: Path, log: Path) -> None:
-    """A model of a preset's shape with random weights, seed 0, and with fewer layers if asked for."""
-    shape = synthetic.preset(preset)
-    if layers:
-        shape = shape.model_copy(update={"num_hidden_layers": layers})
-    embedded = yaml.safe_load((ROOT / "workflow/studies/embedded.yaml").read_text())
-    source = fetch_source(SdistSource(**embedded["llama_cpp"]["sdist"]), log)
-    synthetic.make(SyntheticModel(seed=0, shape=shape), source.root / "models/ggml-vocab-qwen2.gguf", target)
+def make_model(preset: str, layers: int | None, target: Path) -> None:
+    """A model of a preset's shape with random weights, seed 0, and with fewer layers if asked for.
+
+    Made in a process of its own: what a process held at its peak counts as the
+    peak of the programs that it starts afterwards.
+    """
+    words = [sys.executable, Path(__file__).with_name("make_model.py"), preset, layers or 0, target]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "scripts")}
+    subprocess.run([str(word) for word in words], check=True, env=environment)
 
 
 def write_text(target: Path) -> Path:
