@@ -16,7 +16,7 @@ def main(
     with stage("quantize_fp8", study, recipe, log, [model, environment], output) as run:
         original = manifest.Manifest.load(model)
         target, unfinished = run.scratch(output.parent / "checkpoint"), run.unfinished()
-        torch = python_env.ensure(run.study.environments.fp8, run.log)
+        torch = python_env.ensure(run.study.fp8_environment, run.log)
         done = checkpoint.make(
             original,
             run.study.fp8,

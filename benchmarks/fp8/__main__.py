@@ -3,7 +3,7 @@
     python benchmarks/fp8 [--autofp8 DIR] [--layers 24] [--rows 16] [--row-tokens 512] [--only NAME ...]
 
 One core each. The model has Qwen2.5-0.5B's shape and random weights. AutoFP8 is fetched from git at commit
-505a7ed and thrown away afterwards; where git can't reach it, --autofp8 names a checkout of that commit.
+505a7ed into the store; where git can't reach it, --autofp8 names a checkout of that commit.
 Prints CPU seconds, wall seconds and peak memory of each, ours as a share of theirs, and what of the outputs
 is the same to the bit or how far apart.
 """
@@ -13,41 +13,20 @@ from __future__ import annotations
 import argparse
 import json
 import struct
-import subprocess
 import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from programs import HEAD, Cost, make_model, run, write_text, writer
 
-from reproquant.errors import DownloadError, FormatError, ReproquantError
+from reproquant.errors import ReproquantError
 from reproquant.fp8 import layouts
-from reproquant.toolchain import python_env
+from reproquant.study import Fp8
+from reproquant.toolchain import autofp8, python_env
 
-REPOSITORY = "https://github.com/neuralmagic/AutoFP8"
-COMMIT = "505a7edadf3f360a06aedc0735644ee507dceb8f"
+REPOSITORY = Fp8.model_fields["autofp8_repository"].default
 PRESET = "qwen2.5-0.5b"
 PROGRAMS = ("reproquant", "autofp8", "llm-compressor")
-
-
-def autofp8_source(given: Path | None, scratch: Path) -> Path:
-    """A checkout of AutoFP8 at the commit; raises DownloadError or FormatError if there is none."""
-    folder = given or scratch / "AutoFP8"
-    if not given:
-        for words in (
-            ["clone", "--quiet", REPOSITORY, folder],
-            ["-C", folder, "checkout", "--quiet", COMMIT],
-        ):
-            if subprocess.run(["git", *map(str, words)], check=False).returncode:
-                raise DownloadError(
-                    REPOSITORY, f"git could not fetch commit {COMMIT[:7]}", "name a checkout with --autofp8"
-                )
-    said = subprocess.run(
-        ["git", "-C", str(folder), "rev-parse", "HEAD"], capture_output=True, text=True, check=False
-    )
-    if said.stdout.strip() != COMMIT:
-        raise FormatError(folder, f"it is no checkout of AutoFP8 at {COMMIT[:7]}", f"git checkout {COMMIT}")
-    return folder
 
 
 def tensors(folder: Path) -> dict[str, tuple[str, bytes]]:
@@ -92,9 +71,11 @@ def commands(
         found["reproquant"] = writer(python, model, text, arguments.rows, arguments.row_tokens, target)
     if "autofp8" in arguments.only:
         python = python_env.ensure("converter", log).python
-        source = autofp8_source(arguments.autofp8, scratch)
-        found["autofp8"] = [python, here / "run_autofp8.py", *common, "--autofp8", source]
-        found["autofp8"] += ["--target", scratch / "autofp8"]
+        source = arguments.autofp8 or autofp8.checkout(REPOSITORY, log)
+        autofp8.confirm(source)
+        found["autofp8"] = [python, "-m", "reproquant.fp8.autofp8", *common, "--autofp8", source]
+        found["autofp8"] += ["--form", "raw", "--activation-scheme", "static"]
+        found["autofp8"] += ["--target", scratch / "autofp8", "--facts", scratch / "autofp8.json"]
     if "llm-compressor" in arguments.only:
         python = python_env.ensure("llm-compressor", log).python
         found["llm-compressor"] = [python, here / "run_llm_compressor.py", *common]
@@ -128,7 +109,7 @@ def benchmark(arguments: argparse.Namespace, scratch: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--autofp8", type=Path, help=f"a checkout of {REPOSITORY} at {COMMIT[:7]}")
+    parser.add_argument("--autofp8", type=Path, help=f"a checkout of {REPOSITORY} at {autofp8.COMMIT[:7]}")
     parser.add_argument("--layers", type=int, help="fewer layers than the shape has")
     parser.add_argument("--rows", type=int, default=16)
     parser.add_argument("--row-tokens", type=int, default=512)

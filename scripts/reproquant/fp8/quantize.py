@@ -30,9 +30,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import resource
 import shutil
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -42,11 +40,11 @@ from typing import Any, get_args
 import torch
 from torch import Tensor
 
-from reproquant.errors import ReproquantError
-from reproquant.files import digest_of, sha256_file, write_json
-from reproquant.fp8 import decoder
-from reproquant.fp8.calibrate import Calibration, Form, ObservedLinears
+from reproquant.files import digest_of, write_json
+from reproquant.fp8 import decoder, options
+from reproquant.fp8.calibrate import ObservedLinears
 from reproquant.fp8.device import described, prepared
+from reproquant.fp8.facts import facts
 from reproquant.fp8.progress import (
     Progress,
     in_words,
@@ -228,34 +226,17 @@ def _copy_companions(source: Source, target: Path, modes: Modes) -> None:
                 shutil.copyfile(file, target / file.name)
 
 
-def _written(target: Path) -> dict[str, Any]:
-    """The bytes of all tensors, and the smallest, median and largest scale of weights and inputs."""
-    tensors = headers(target)
-    facts: dict[str, Any] = {"bytes": sum(tensor.bytes for tensor in tensors.values())}
-    for kind in ("weight_scale", "input_scale"):
-        scales = sorted(read(tensor).item() for name, tensor in tensors.items() if name.endswith(f".{kind}"))
-        if scales:
-            facts[kind] = {"min": scales[0], "median": scales[len(scales) // 2], "max": scales[-1]}
-    return facts
-
-
 def _say(words: str) -> None:
     print(words, flush=True)
 
 
-def run(arguments: argparse.Namespace) -> None:
+def quantize(arguments: argparse.Namespace) -> None:
     """Refuse what can't be done, then quantize and write the facts."""
     started = time.monotonic()
     device = prepared(arguments.device)
     source = Source.load(arguments.source)
     modes = Modes(arguments.activation_scales, arguments.fused_scales, arguments.activation_scheme)
-    calibration = Calibration(
-        arguments.calibration, arguments.form, arguments.rows, arguments.row_tokens, arguments.seed
-    )
-    if modes.observing:
-        rows = calibration.token_rows(source.directory)
-    else:
-        rows = torch.empty((0, arguments.row_tokens), dtype=torch.int64)
+    rows = options.observed(arguments)
     job = Job(source, arguments.target, arguments.unfinished, rows, modes, device)
     _say(
         f"quantizing {source.decoder.layers} layers, {source.bytes / 1e6:.0f} MB, {source.dtype}, on "
@@ -264,57 +245,27 @@ def run(arguments: argparse.Namespace) -> None:
     )
     with torch.inference_mode():
         continued = quantize_checkpoint(job)
-    written = _written(job.target)
-    write_json(
-        arguments.facts,
-        {
-            **written,
-            "layers": source.decoder.layers,
-            "layers_of_a_killed_run": continued,
-            "linears": source.decoder.layers * len(LINEARS),
-            "source_bytes": source.bytes,
-            "source_dtype": source.dtype,
-            "working_dtype": str(job.dtype).removeprefix("torch."),
-            **asdict(modes),
-            "calibration": {
-                "form": calibration.form,
-                "rows": len(rows),
-                "row_tokens": calibration.row_tokens,
-                "seed": calibration.seed,
-                "text_sha256": sha256_file(calibration.text),
-                "tokens_sha256": hashlib.sha256(bytes_of(rows)).hexdigest(),
-            },
-            "device": described(device),
-            "torch": torch.__version__,
-            "seconds": round(time.monotonic() - started, 1),
-            "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-        },
-    )
-    _say(f"wrote {written['bytes'] / 1e6:.0f} MB in {in_words(time.monotonic() - started)}")
+    made = {
+        "backend": "native",
+        **asdict(modes),
+        "working_dtype": str(job.dtype).removeprefix("torch."),
+        "device": described(device),
+        "layers_of_a_killed_run": continued,
+    }
+    told = facts(source, job.target, options.calibration_of(arguments), rows, started)
+    write_json(arguments.facts, {**told, **made})
+    _say(f"wrote {told['bytes'] / 1e6:.0f} MB in {in_words(told['seconds'])}")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--source", type=Path, required=True, help="a Hugging Face checkpoint")
-    parser.add_argument("--target", type=Path, required=True, help="folder for the new checkpoint")
+    parser = options.parser(__doc__.splitlines()[0])
     parser.add_argument(
         "--unfinished", type=Path, required=True, help="folder for what a killed run is continued with"
     )
     parser.add_argument("--device", choices=("cpu", "cuda"), required=True)
-    parser.add_argument("--calibration", type=Path, required=True, help="a UTF-8 text")
-    parser.add_argument("--form", choices=get_args(Form), required=True)
-    parser.add_argument("--seed", type=int, help="draw the rows; without it they are the text's first")
-    parser.add_argument("--rows", type=int, required=True)
-    parser.add_argument("--row-tokens", type=int, required=True)
     parser.add_argument("--activation-scales", choices=get_args(Mode), required=True)
     parser.add_argument("--fused-scales", choices=get_args(Fusion), required=True)
-    parser.add_argument("--activation-scheme", choices=get_args(Scheme), required=True)
-    parser.add_argument("--facts", type=Path, required=True, help="JSON file for what was done")
-    try:
-        run(parser.parse_args())
-    except ReproquantError as error:
-        print(error, file=sys.stderr)
-        sys.exit(2)
+    options.run(parser, quantize)
 
 
 if __name__ == "__main__":
