@@ -45,7 +45,7 @@ def spawn(
                 words,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE if piped else output,
-                stderr=subprocess.STDOUT,
+                stderr=output if piped else subprocess.STDOUT,
                 env={**os.environ, **(environment or {})},
                 cwd=cwd,
                 start_new_session=True,
