@@ -7,7 +7,7 @@ from reproquant.files import write_json
 from reproquant.fp8 import checkpoint
 from reproquant.model import manifest
 from reproquant.stage import stage
-from reproquant.toolchain import python_env
+from reproquant.toolchain import environments
 
 
 def main(
@@ -16,7 +16,7 @@ def main(
     with stage("quantize_fp8", study, recipe, log, [model, environment], output) as run:
         original = manifest.Manifest.load(model)
         target, unfinished = run.scratch(output.parent / "checkpoint"), run.unfinished()
-        torch = python_env.ensure(run.study.fp8_environment, run.log)
+        torch = environments.provide(run.study, run.study.fp8_role, run.log)
         done = checkpoint.make(
             original,
             run.study.fp8,

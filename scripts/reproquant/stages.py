@@ -65,7 +65,7 @@ def _bench(study: Study, subject: str) -> Any:
 
 
 def _bench_locks(study: Study, subject: str) -> tuple[str, ...]:
-    return (study.environments.vllm,) if study.subject(subject).engine == "vllm" else ()
+    return (study.environments.name("vllm"),) if study.subject(subject).engine == "vllm" else ()
 
 
 def _evaluated(study: Study, artifact: str) -> Any:
@@ -110,14 +110,14 @@ STAGES = {
     "fetch_model": Stage(slice=_model, packages=("gguf", "huggingface-hub", "numpy", "safetensors")),
     "convert_gguf": Stage(
         slice=lambda study: study.model.name,
-        locks=lambda study: (study.environments.converter,),
+        locks=lambda study: (study.environments.name("converter"),),
         kept="by recipe",
     ),
     "quantize_gguf": Stage(slice=lambda study, type: type, kept="by recipe"),
     "inspect_gguf": Stage(slice=lambda study, type: type, packages=("gguf",), kept="by recipe"),
     "quantize_fp8": Stage(
         slice=lambda study: study.dump()["fp8"],
-        locks=lambda study: (study.fp8_environment,),
+        locks=lambda study: (study.environments.name(study.fp8_role),),
         files=lambda study: (study.fp8.calibration.text,),
         modules=("reproquant.fp8.quantize", "reproquant.fp8.autofp8"),
         kept="by recipe",
@@ -131,14 +131,14 @@ STAGES = {
     ),
     "evaluate_original": Stage(
         slice=lambda study: {"text": study.quality.text, "chunks": study.quality.chunks},
-        locks=lambda study: (study.environments.fp8,),
+        locks=lambda study: (study.environments.name("fp8"),),
         files=lambda study: (study.quality.text,),
         modules=("reproquant.quality.evaluate",),
         kept="by recipe",
     ),
     "evaluate_quality": Stage(
         slice=_evaluated,
-        locks=lambda study, artifact: (study.environments.fp8,),
+        locks=lambda study, artifact: (study.environments.name("fp8"),),
         files=_evaluation_files,
         modules=("reproquant.quality.evaluate", "reproquant.fp8.quantize"),
         packages=("gguf", "numpy", "safetensors"),

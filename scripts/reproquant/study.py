@@ -16,11 +16,21 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    StringConstraints,
+    Tag,
+    ValidationError,
+    model_validator,
+)
 
 from reproquant.errors import StudyError
 from reproquant.files import read_json, repository
 
+EXTERNAL = "external-"
 Slug = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 Commit = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{40}$")]
@@ -155,12 +165,44 @@ class LlamaCpp(Section):
         return getattr(self, self.source)
 
 
-class Environments(Section):
-    """Which locked environment (a file in envs/) does which work."""
+class External(Section):
+    """A Python that is there already; nothing pins its packages, so the record says what they were."""
 
-    converter: Slug = Field(description="runs llama.cpp's convert_hf_to_gguf.py")
-    fp8: Slug = Field(description="runs the FP8 quantizer; holds torch")
-    vllm: Slug = Field(description="holds vLLM")
+    python: Annotated[str, StringConstraints(pattern=r"^(/|~/)")] = Field(
+        description="the interpreter's path, absolute or in the home folder (~/…)"
+    )
+
+
+def _kind(value: Any) -> str:
+    return "(lock)" if isinstance(value, str) else "(python)"
+
+
+Environment = Annotated[
+    Annotated[Slug, Tag("(lock)")] | Annotated[External, Tag("(python)")], Discriminator(_kind)
+]
+Role = Literal["converter", "fp8", "vllm"]
+
+
+class Environments(Section):
+    """Which environment does which work: a lock's name (a file in envs/) or a Python of the user's own."""
+
+    converter: Environment = Field(description="runs llama.cpp's convert_hf_to_gguf.py")
+    fp8: Environment = Field(description="runs the FP8 quantizer; holds torch")
+    vllm: Environment = Field(description="holds vLLM")
+
+    def of(self, role: Role) -> str | External:
+        """The environment that does a role's work."""
+        chosen: str | External = getattr(self, role)
+        return chosen
+
+    def name(self, role: Role) -> str:
+        """What the environment of a role is called: its lock, or ``external-ROLE``."""
+        chosen = self.of(role)
+        return chosen if isinstance(chosen, str) else f"{EXTERNAL}{role}"
+
+    def role(self, name: str) -> Role:
+        """The first role whose environment has this name; raises KeyError if there is none."""
+        return {self.name(role): role for role in reversed(get_args(Role))}[name]
 
 
 class Gguf(Section):
@@ -395,10 +437,17 @@ class Study(Section):
             _baseline_exists,
             _files_exist,
             _placements_fit,
+            _names_are_free,
             _vllm_is_the_locked_one,
         ):
             check(study, where)
         return study._pruned()
+
+    @property
+    def roles(self) -> tuple[Role, ...]:
+        """The roles that some stage needs; vLLM's only if a subject runs in it."""
+        serves = any(subject.engine == "vllm" for subject in self.subjects)
+        return ("converter", "fp8", "vllm") if serves else ("converter", "fp8")
 
     def subject(self, name: str) -> Subject:
         """The subject of that name; raises StudyError that lists the names there are."""
@@ -420,9 +469,9 @@ class Study(Section):
         return self.fp8.model_copy(update={"backend": "native", setting: value})
 
     @property
-    def fp8_environment(self) -> str:
-        """What makes the FP8 checkpoint; AutoFP8 needs transformers, which the converter has."""
-        return self.environments.converter if self.fp8.backend == "autofp8" else self.environments.fp8
+    def fp8_role(self) -> Role:
+        """Whose environment makes the FP8 checkpoint: AutoFP8 needs transformers, as the converter does."""
+        return "converter" if self.fp8.backend == "autofp8" else "fp8"
 
     def dump(self) -> dict[str, Any]:
         """The resolved study as JSON data."""
@@ -443,6 +492,7 @@ FP8_SETTINGS = {
 SOURCES = {"model": ("hub", "local", "embedded", "synthetic"), "llama_cpp": ("git", "sdist")}
 
 REMEDIES = (
+    (r"^environments\.\w+\.python$", "give the interpreter's absolute path, such as /opt/vllm/bin/python"),
     (
         r"revision$",
         "a branch or a tag moves, so results could not be reproduced; give the commit's 40 hex digits",
@@ -457,7 +507,7 @@ REMEDIES = (
 def _reasons(error: ValidationError) -> str:
     lines = []
     for item in error.errors():
-        path = ".".join(str(part) for part in item["loc"]) or "the study"
+        path = ".".join(str(part) for part in item["loc"] if not str(part).startswith("(")) or "the study"
         message = "there is no such key" if item["type"] == "extra_forbidden" else item["msg"]
         given = "" if item["type"] in ("missing", "extra_forbidden") else f" (given: {item['input']!r})"
         remedy = next((text for pattern, text in REMEDIES if re.search(pattern, path)), None)
@@ -532,7 +582,11 @@ def _files_exist(study: Study, where: str) -> None:
         "benchmark.prompt": repository() / study.benchmark.prompt,
         "fp8.calibration.text": repository() / study.fp8.calibration.text,
         "quality.text": repository() / study.quality.text,
-        **{f"environments.{role}": lock_path(name) for role, name in study.environments.model_dump().items()},
+        **{
+            f"environments.{role}": lock_path(name)
+            for role, name in study.environments.model_dump().items()
+            if isinstance(name, str)
+        },
     }
     for key, path in wanted.items():
         if not path.is_file():
@@ -553,7 +607,19 @@ def _placements_fit(study: Study, where: str) -> None:
             )
 
 
+def _names_are_free(study: Study, where: str) -> None:
+    for role, name in study.environments.model_dump().items():
+        if isinstance(name, str) and name.startswith(EXTERNAL):
+            raise StudyError(
+                f"{where}: environments.{role}",
+                f"'{name}' begins with '{EXTERNAL}', as the results of a Python of your own are called",
+                "give the lock another name",
+            )
+
+
 def _vllm_is_the_locked_one(study: Study, where: str) -> None:
+    if not isinstance(study.environments.vllm, str):
+        return
     lock = lock_path(study.environments.vllm)
     locked = re.search(r"^vllm(?:-cpu)?==([^\s;\\]+)", lock.read_text(encoding="utf-8"), re.MULTILINE)
     if locked and locked[1] != study.vllm.version:

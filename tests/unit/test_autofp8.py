@@ -71,7 +71,7 @@ def test_where_git_reaches_nothing_its_reason_is_told_and_nothing_is_left(
 )
 def test_what_autofp8_cannot_do_is_refused_with_the_study(key: str, value: str) -> None:
     able = {"backend": "autofp8", "activation_scales": "autofp8", "fused_scales": "separate"}
-    assert Study.resolve(laid_over(CONFIG, {"fp8": able})).fp8_environment == "converter"
+    assert Study.resolve(laid_over(CONFIG, {"fp8": able})).fp8_role == "converter"
     with pytest.raises(StudyError, match=f"AutoFP8 itself can't do '{value}'"):
         Study.resolve(laid_over(CONFIG, {"fp8": {**able, key: value}}))
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from snakemake.settings.types import ExecMode  # isort: skip
 
+from reproquant import external
 from reproquant.errors import ReproquantError
 from reproquant.files import write_json
 from reproquant.recipe import recipe_digest
@@ -17,6 +18,7 @@ shell.prefix(f"set -euo pipefail; export PATH={Path(sys.executable).parent}:$PAT
 
 try:
     STUDY = Study.resolve(config)
+    external.check(STUDY)
 except ReproquantError as error:
     sys.exit(str(error))
 
@@ -54,7 +56,7 @@ def benchmark_inputs(wildcards):
     subject = STUDY.subject(wildcards.subject)
     if subject.engine == "vllm":
         weights = {"checkpoint": "model/manifest.json", "fp8": "fp8/manifest.json"}[subject.artifact]
-        engine = f"environments/{STUDY.environments.vllm}.json"
+        engine = f"environments/{STUDY.environments.name('vllm')}.json"
     else:
         weights, engine = f"gguf/{subject.artifact}.gguf", "llama_cpp/build.json"
     proof = MACHINE_CODE if subject.engine == "llama_cpp" else []

@@ -1,7 +1,7 @@
 rule quantize_fp8:
     input:
         model="results/{study}/model/manifest.json",
-        environment=f"results/{{study}}/environments/{STUDY.fp8_environment}.json",
+        environment=f"results/{{study}}/environments/{STUDY.environments.name(STUDY.fp8_role)}.json",
     output:
         manifest="results/{study}/fp8/manifest.json",
         facts="results/{study}/fp8/facts.json",

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from reproquant import external
 from reproquant.doctor.check import Check, Verdict, check
 from reproquant.doctor.reading import Reading
 from reproquant.engines.compatibility import Row, expectations
-from reproquant.errors import ToolError
-from reproquant.study import Study
+from reproquant.errors import StudyError, ToolError
+from reproquant.study import External, Study
 
 OLDEST_CUDA = (12, 0)
 BF16_FROM = (8, 0)
@@ -103,6 +104,19 @@ def _needs(study: Study, name: str, row: Row) -> Iterator[Check]:
             ", ".join(row.needs),
             "add them to vllm.arguments or environment_variables: only so this version works on this GPU",
         )
+
+
+def pythons(study: Study, reading: Reading) -> Iterator[Check]:
+    """Every Python of the user's own can do the work that the study gives it."""
+    for role in study.roles:
+        if not isinstance(study.environments.of(role), External):
+            continue
+        title, needed = f"environments.{role}", "a Python with what the work needs"
+        try:
+            found = external.check_role(study, role)
+            yield Check(title, "ok", f"Python {found['python']}, {len(found['packages'])} packages", needed)
+        except StudyError as error:
+            yield Check(title, "impossible", f"{error.where}: {error.reason}", needed, error.remedy)
 
 
 def pins(study: Study, reading: Reading) -> Iterator[Check]:

@@ -18,6 +18,7 @@ CHECKS: tuple[Callable[[Study, Reading], Iterable[Check]], ...] = (
     engines.driver,
     engines.compiler,
     engines.vllm,
+    engines.pythons,
     engines.pins,
     room.model,
     room.disk,

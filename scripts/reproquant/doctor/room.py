@@ -11,7 +11,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict
 
 from reproquant.doctor.check import Check, check
-from reproquant.doctor.reading import Reading
+from reproquant.doctor.reading import Reading, locks
 from reproquant.engines.compatibility import expectations
 from reproquant.study import Study
 
@@ -92,8 +92,10 @@ def file_bytes(study: Study, weight_bytes: int | None) -> int | None:
 def tool_bytes(study: Study, here: frozenset[str] = frozenset()) -> int:
     """What builds and environments take, roughly, without the environments that are ``here`` already."""
     known = needs()
-    sizes = {name: known.environment_gb for name in study.environments.model_dump().values()}
-    sizes[study.environments.vllm] = known.vllm_gb["gpu" if study.machine.gpus else "cpu"]
+    of_vllm = known.vllm_gb["gpu" if study.machine.gpus else "cpu"]
+    sizes = {
+        name: of_vllm if name == study.environments.vllm else known.environment_gb for name in locks(study)
+    }
     missing = sum(size for name, size in sizes.items() if name not in here)
     return int((missing + known.build_gb[study.llama_cpp.backend]) * GB * (1 + known.spare))
 

@@ -12,7 +12,7 @@ from reproquant.engines.native import NativeRun, speeds_of_vllm_bench
 from reproquant.errors import StudyError
 from reproquant.machine.gpu import visible_devices
 from reproquant.study import Benchmark, Subject, Vllm
-from reproquant.toolchain.python_env import PythonEnv
+from reproquant.toolchain.interpreter import Interpreter
 
 CACHE_OFF = "--no-enable-prefix-caching"
 TIMES_SINCE = (0, 27)
@@ -27,7 +27,7 @@ QUIET = {
 
 
 class VllmServer(Engine):
-    """``vllm serve`` on one checkpoint folder, run with a locked environment's Python."""
+    """``vllm serve`` on one checkpoint folder, run with an environment's Python."""
 
     name = "vllm"
     foreign_prefix = "VLLM_"
@@ -48,7 +48,7 @@ class VllmServer(Engine):
     )
 
     def __init__(
-        self, environment: PythonEnv, checkpoint: Path, settings: Vllm, benchmark: Benchmark
+        self, environment: Interpreter, checkpoint: Path, settings: Vllm, benchmark: Benchmark
     ) -> None:
         super().__init__(benchmark.start_timeout_s)
         self._environment = environment

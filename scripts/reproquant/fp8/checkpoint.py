@@ -12,13 +12,13 @@ from reproquant.fp8.source import Source
 from reproquant.model.manifest import Manifest
 from reproquant.study import Fp8
 from reproquant.toolchain import autofp8
-from reproquant.toolchain.python_env import PythonEnv
+from reproquant.toolchain.interpreter import Interpreter
 
 
 def make(
     manifest: Manifest,
     settings: Fp8,
-    environment: PythonEnv,
+    environment: Interpreter,
     target: Path,
     unfinished: Path,
     log: Path,
@@ -26,7 +26,7 @@ def make(
 ) -> dict[str, Any]:
     """Write the manifest's checkpoint as W8A8 into the folder ``target``, in AutoFP8's layout.
 
-    ``environment`` is the study's ``fp8_environment``. If ``unfinished`` and ``target``
+    ``environment`` is that of the study's ``fp8_role``. If ``unfinished`` and ``target``
     hold what a killed run of the same work left, the native backend goes on with it.
     ``tell`` gets lines of progress.
 

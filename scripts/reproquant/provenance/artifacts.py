@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from reproquant.study import Study, Subject
+from reproquant.study import Role, Study, Subject
 
 
 @dataclass(frozen=True)
@@ -43,11 +43,11 @@ def artifacts(study: Study) -> tuple[Artifact, ...]:
     """Every artifact of a study, each after those that it is made from."""
     types = ("f16", *study.gguf.quantizations)
     source, build, model = "llama_cpp/source.json", "llama_cpp/build.json", "model/manifest.json"
-    converter = _environment(study.environments.converter)
+    converter = _environment(study, "converter")
     return (
         *(
-            Artifact("build_environment", (), {"output": _environment(name)}, {"environment": name})
-            for name in _environments(study)
+            Artifact("build_environment", (), {"output": f"environments/{name}.json"}, {"environment": name})
+            for name in dict.fromkeys(map(study.environments.name, study.roles))
         ),
         Artifact("fetch_llama_cpp", (), {"output": source}),
         Artifact("build_llama_cpp", (("source", source),), {"output": build}),
@@ -85,7 +85,7 @@ def artifacts(study: Study) -> tuple[Artifact, ...]:
         ),
         Artifact(
             "quantize_fp8",
-            (("model", model), ("environment", _environment(study.fp8_environment))),
+            (("model", model), ("environment", _environment(study, study.fp8_role))),
             {"facts": "fp8/facts.json", "output": "fp8/manifest.json"},
         ),
         *(_benchmark(study, subject) for subject in study.subjects),
@@ -94,27 +94,19 @@ def artifacts(study: Study) -> tuple[Artifact, ...]:
     )
 
 
-def _environments(study: Study) -> list[str]:
-    """The environments that some stage needs; vLLM's only if a subject runs in it."""
-    chosen = [study.environments.converter, study.environments.fp8]
-    if any(subject.engine == "vllm" for subject in study.subjects):
-        chosen.append(study.environments.vllm)
-    return list(dict.fromkeys(chosen))
-
-
 def _machine_code(study: Study) -> list[str]:
     """The proof that a build for GPUs is one; a build for the CPU has none."""
     return ["llama_cpp/machine_code.json"] if study.llama_cpp.backend == "cuda" else []
 
 
-def _environment(name: str) -> str:
-    return f"environments/{name}.json"
+def _environment(study: Study, role: Role) -> str:
+    return f"environments/{study.environments.name(role)}.json"
 
 
 def _benchmark(study: Study, subject: Subject) -> Artifact:
     if subject.engine == "vllm":
         weights = {"checkpoint": "model/manifest.json", "fp8": "fp8/manifest.json"}[subject.artifact]
-        engine, proof = _environment(study.environments.vllm), []
+        engine, proof = _environment(study, "vllm"), []
     else:
         weights, engine = f"gguf/{subject.artifact}.gguf", "llama_cpp/build.json"
         proof = _machine_code(study)
@@ -131,7 +123,7 @@ def _quality(study: Study) -> list[Artifact]:
     chosen = study.quality.artifacts
     if not chosen:
         return []
-    common = (("model", "model/manifest.json"), ("environment", _environment(study.environments.fp8)))
+    common = (("model", "model/manifest.json"), ("environment", _environment(study, "fp8")))
     original = Artifact("evaluate_original", common, {"output": "quality/checkpoint.json"})
     return [original, *(_evaluation(study, artifact, common) for artifact in chosen)]
 

@@ -139,7 +139,7 @@ class _Explainer:
             "build_llama_cpp": ("version", "commit", "compilers", "definitions", "binaries"),
             "fetch_llama_cpp": ("kind", "repository", "package", "version", "commit", "tree_sha256"),
             "fetch_model": ("source",),
-            "build_environment": ("python", "lock_sha256", "installed_sha256"),
+            "build_environment": ("python", "lock_sha256", "installed_sha256", "frozen_sha256", "torch"),
         }.get(stage, ())
         data = _json(self._results, name) if keys else {}
         return {key.replace("_", " "): data[key] for key in keys if key in data}
