@@ -25,7 +25,17 @@ from reproquant.errors import ReproquantError, ToolError
 from reproquant.files import repository, write_text
 
 # Each one before those that are constrained by it.
-NAMES = ("workflow", "dev", "converter", "fp8", "vllm-cpu", "vllm-v100", "vllm-h200", "crate")
+NAMES = (
+    "workflow",
+    "dev",
+    "converter",
+    "fp8",
+    "llm-compressor",
+    "vllm-cpu",
+    "vllm-v100",
+    "vllm-h200",
+    "crate",
+)
 
 
 def main() -> None:

@@ -23,7 +23,7 @@ OLDEST: dict[Role, tuple[int, int]] = {"converter": (3, 9), "fp8": (3, 11), "vll
 
 NEEDED: dict[Role, tuple[str, ...]] = {
     "converter": ("numpy", "torch", "transformers"),
-    "fp8": ("numpy", "safetensors", "tokenizers", "torch"),
+    "fp8": ("jinja2", "numpy", "tokenizers", "torch"),
     "vllm": ("vllm",),
 }
 PATIENCE_S = 60

@@ -7,7 +7,7 @@ import os
 import shlex
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from reproquant.errors import ToolError
@@ -26,9 +26,11 @@ def spawn(
     log: Path,
     environment: Mapping[str, str] | None = None,
     cwd: Path | None = None,
+    piped: bool = False,
 ) -> subprocess.Popen[bytes]:
     """Start a program in a process group of its own, its output appended to ``log``.
 
+    If ``piped``, its standard output can be read from the process instead.
     It is killed when the starting process dies, however that happens.
     ``environment`` is laid over the current one. Raises ToolError if the
     program can't be started at all.
@@ -42,8 +44,8 @@ def spawn(
             return subprocess.Popen(
                 words,
                 stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
+                stdout=subprocess.PIPE if piped else output,
+                stderr=output if piped else subprocess.STDOUT,
                 env={**os.environ, **(environment or {})},
                 cwd=cwd,
                 start_new_session=True,
@@ -61,10 +63,17 @@ def run(
     environment: Mapping[str, str] | None = None,
     cwd: Path | None = None,
     remedy: str = "the whole output is in the log named above",
+    tell: Callable[[str], None] | None = None,
 ) -> None:
-    """Run a program to its end; raise ToolError with its last lines if it fails."""
-    process = spawn(command, log, environment, cwd)
+    """Run a program to its end; raise ToolError with its last lines if it fails.
+
+    ``tell`` gets each line of its standard output as it comes, instead of the log.
+    """
+    process = spawn(command, log, environment, cwd, piped=tell is not None)
     try:
+        if tell and process.stdout:
+            for line in process.stdout:
+                tell(line.decode(errors="replace").rstrip())
         code = process.wait()
     except BaseException:
         stop_group(process)

@@ -47,6 +47,7 @@ class Run:
     study: Study
     log: Path
     folder: Path
+    left_over: Path | None
     terminal: int
     worth_keeping: bool = True
     _scratch: dict[Path, Path] = field(default_factory=dict)
@@ -58,6 +59,22 @@ class Run:
         the calls, and thrown away otherwise.
         """
         return self._scratch.setdefault(final, self.folder / final.name)
+
+    def unfinished(self) -> Path:
+        """A folder that outlives a kill or a failure of this stage, and is gone when it has succeeded.
+
+        Only the same work (recipe and input bytes) finds it again; what other work
+        of this stage left is removed. It counts for nothing: what lies in it may be
+        cut short anywhere, so check it before going on with it. Only a stage whose
+        results are kept in the store has one.
+        """
+        if self.left_over is None:
+            raise ValueError("this stage's work has no key")
+        for other in self.left_over.parent.glob("*"):
+            if other != self.left_over:
+                shutil.rmtree(other)
+        self.left_over.mkdir(parents=True, exist_ok=True)
+        return self.left_over
 
     def answer(self, root: Path, folder: Path, names: Sequence[str]) -> None:
         """Take what lies below ``folder`` for what was made."""
@@ -95,8 +112,8 @@ def stage(
     title = " ".join([name, *wildcards.values()])
     root, folder = study.parent, study.parent / ".scratch" / title.replace(" ", "-")
     with _failures_told(title, log, terminal), _emptied(folder):
-        run = Run(Study.load(study), log, folder, terminal)
-        made = make_recipe(name, run.study, **wildcards)
+        loaded = Study.load(study)
+        made = make_recipe(name, loaded, **wildcards)
         if digest_of(made) != recipe:
             raise ReproquantError(
                 f"stage {name}",
@@ -105,6 +122,8 @@ def stage(
             )
         _tell(terminal, f"{title} …")
         key = _key(name, made, inputs, root)
+        left_over = root / ".unfinished" / folder.name
+        run = Run(loaded, log, folder, left_over / key if key else None, terminal)
         kept = stored.take(key, folder / "kept") if key else None
         if kept:
             run.answer(root, folder / "kept", kept.outputs)
@@ -117,6 +136,7 @@ def stage(
         facts = {"key": key, "answered": kept is not None, "made": result.made} if key else None
         files = {root / path: digest for path, digest in result.files.items() if root / path in outputs}
         write_json(record_path(output), compose(root, made, inputs, files, started, _now(), facts))
+        shutil.rmtree(left_over, ignore_errors=True)
         how = "answered from the store" if kept else "done"
         _tell(terminal, f"{title}: {how} in {time.monotonic() - begin:.1f} s")
     if kept:

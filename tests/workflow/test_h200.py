@@ -14,7 +14,7 @@ from reproquant.provenance.artifacts import artifacts
 from reproquant.study import Study
 
 PACKAGES = {
-    "torch": {"numpy": "2", "safetensors": "0.8.0", "tokenizers": "0.23", "torch": "2.11.0", "transformers": "5.17.0"},
+    "torch": {"jinja2": "3", "numpy": "2", "safetensors": "0.8.0", "tokenizers": "0.23", "torch": "2.11.0", "transformers": "5.17.0"},
     "vllm": {"torch": "2.11.0", "vllm": "0.22.1"},
 }  # fmt: skip
 
@@ -51,7 +51,9 @@ def make_believe(checkout: Checkout) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_other_flags_for_vllm_rerun_its_subjects_the_sentinel_and_the_report_alone(checkout: Checkout) -> None:
+def test_other_flags_for_vllm_rerun_its_subjects_the_sentinel_and_the_report_alone(
+    checkout: Checkout,
+) -> None:
     make_believe(checkout)
     assert checkout.planned() == {}
     file = checkout.root / "workflow/studies/h200.yaml"
