@@ -33,6 +33,7 @@ from reproquant.provenance.published import publish as publish_study
 from reproquant.provenance.remeasure import forget
 from reproquant.provenance.sign import sign as sign_root
 from reproquant.provenance.sign import unsigned
+from reproquant.provenance.times import times as study_times
 from reproquant.report.explain import Node
 from reproquant.report.explain import explain as explain_number
 from reproquant.study import Study
@@ -154,6 +155,33 @@ def remeasure(
         for subject in subjects:
             forget(results, subject)
             print(f"{subject}: forgotten; the next run of the study measures it again")
+
+
+@app.command("times")
+def show_times(results: Results = Path("results/embedded"), as_json: AsJson = False) -> None:
+    """Show where a study's time went, and how much of it the workflow itself took."""
+    with _known_failures():
+        found = study_times(results)
+        if as_json:
+            stages = [
+                {"artifact": one.artifact, "seconds": one.seconds, "of_programs": one.of_programs}
+                for one in found.stages
+            ]
+            whole = {"whole_s": found.whole, "of_programs_s": found.of_programs, "overhead": found.overhead}
+            _print_json({**whole, "stages": stages, "answered": list(found.answered)})
+            return
+        table = Table("artifact", "starts at", "seconds", "of them programs'")
+        first = min(one.span[0] for one in found.stages)
+        for one in found.stages:
+            cells = (one.span[0] - first, one.seconds, one.of_programs)
+            table.add_row(one.artifact, *(f"{cell:.1f}" for cell in cells))
+        Console().print(table)
+        print(
+            f"{found.whole:.1f} s from the first stage's start to the last one's end; a program ran in "
+            f"{found.of_programs:.1f} s of them; the rest, {found.overhead:.1%} on top, is the workflow's own"
+        )
+        if found.answered:
+            print(f"{len(found.answered)} were answered from the store and aren't counted")
 
 
 @app.command()
