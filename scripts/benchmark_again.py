@@ -18,9 +18,9 @@ def main(
     engine: Path,
     subjects: list[Path],
     output: Path,
-    machine_code: Path | None = None,
+    proof: Path | None = None,
 ) -> None:
-    inputs = [*(path for path in (weights, engine, machine_code) if path), *subjects]
+    inputs = [*(path for path in (weights, engine, proof) if path), *subjects]
     with stage("benchmark_again", study, recipe, log, inputs, output, subject=subject) as run:
         chosen = run.study.subject(subject)
         server = for_subject(run.study, chosen, weights, engine, run.log)

@@ -62,6 +62,7 @@ def _bench(study: Study, subject: str) -> Any:
         "subject": chosen.model_dump(mode="json"),
         "benchmark": workload,
         "gpus": study.machine.gpus,
+        "bandwidth_gb_per_s": study.machine.bandwidth_gb_per_s if chosen.gpus else None,
         **own,
     }
 
@@ -103,8 +104,12 @@ REPORT_FILES = tuple(
         "report.md.j2",
         "drift.html.j2",
         "drift.md.j2",
+        "proofs.html.j2",
+        "proofs.md.j2",
         "quality.html.j2",
         "quality.md.j2",
+        "efficiency.html.j2",
+        "efficiency.md.j2",
         "style.css",
         "page.js",
     )
@@ -120,12 +125,14 @@ MEASURING = Stage(
     slice=_bench,
     locks=_bench_locks,
     files=lambda study, subject: (study.benchmark.prompt,),
-    packages=("aiohttp", "psutil"),
+    modules=("reproquant.machine.copy_on_gpu", "reproquant.machine.copy_on_cpu"),
+    packages=("aiohttp", "gguf", "numpy", "nvidia-ml-py", "psutil"),
     kept="by recipe and machine",
 )
 
 STAGES = {
     "build_environment": Stage(slice=_environment, locks=lambda study, environment: (environment,)),
+    "read_vllm": Stage(slice=lambda study: None, locks=lambda study: (study.environments.name("vllm"),)),
     "fetch_llama_cpp": Stage(slice=_llama_cpp_source),
     "build_llama_cpp": Stage(slice=_llama_cpp),
     "prove_cuda": Stage(slice=lambda study: _llama_cpp(study)["cuda_architectures"]),

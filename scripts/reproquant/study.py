@@ -178,7 +178,8 @@ class Container(Section):
 
     tool: Literal["docker", "podman"]
     image: Annotated[
-        str, StringConstraints(pattern=r"^([\w.-]+(:\d+)?/)?[\w.-]+(/[\w.-]+)*@sha256:[0-9a-f]{64}$")
+        str,
+        StringConstraints(pattern=r"^(\w[\w.-]*(:\d+)?/)?\w[\w.-]*(/\w[\w.-]*)*@sha256:[0-9a-f]{64}$"),
     ] = Field(description="NAME@sha256:…; a tag moves")
     python: str = Field(default="python3", description="the image's Python that holds vLLM")
     shm_gib: PositiveInt = Field(default=8, description="size of /dev/shm, through which vLLM's workers talk")
@@ -191,17 +192,22 @@ class InContainer(Section):
 
 
 def _kind(value: Any) -> str:
-    """Which kind of environment a study's value is meant to be, by its type or its keys."""
-    if isinstance(value, str):
-        return "(lock)"
+    """Which kind of environment a study's value is meant to be, by its type."""
+    return "(lock)" if isinstance(value, str) else "(python)"
+
+
+def _kind_of_vllm(value: Any) -> str:
+    """The same, where it may be a container as well."""
     inside = "container" in value if isinstance(value, dict) else isinstance(value, InContainer)
-    return "(container)" if inside else "(python)"
+    return "(container)" if inside else _kind(value)
 
 
 Lock = Annotated[Slug, Tag("(lock)")]
 Python = Annotated[External, Tag("(python)")]
 Environment = Annotated[Lock | Python, Discriminator(_kind)]
-VllmEnvironment = Annotated[Lock | Python | Annotated[InContainer, Tag("(container)")], Discriminator(_kind)]
+VllmEnvironment = Annotated[
+    Lock | Python | Annotated[InContainer, Tag("(container)")], Discriminator(_kind_of_vllm)
+]
 Role = Literal["converter", "fp8", "vllm"]
 
 
@@ -353,6 +359,17 @@ class Limits(Section):
         description="time to first token less the server's prefill; this or the percentage, if larger",
     )
     ttft_over_prefill_percent: NotNegative = 10
+    hot_c: NotNegative = Field(default=85, description="temperature of a GPU from which a run is rejected")
+    clock_percent: NotNegative = Field(
+        default=2, description="spread of the rounds' median clock: the GPUs' SM clock, or the CPU's"
+    )
+    energy_percent: NotNegative = Field(
+        default=5, description="a GPU's energy counter and the integral of its power"
+    )
+    energy_flag_percent: NotNegative = Field(default=10, description="beyond it no energy is given")
+    above_ceiling_percent: NotNegative = Field(
+        default=5, description="decode above what the memory's bandwidth allows; beyond it is rejected"
+    )
     baseline_drift_percent: NotNegative = Field(
         default=2, description="the baseline's decode before and after the other subjects"
     )
@@ -379,6 +396,12 @@ class Benchmark(Section):
     native_repetitions: int = Field(
         default=5, ge=0, description="of the engine's own benchmark tool, beside the server; 0 leaves it out"
     )
+    energy_seconds: int = Field(
+        default=10,
+        ge=0,
+        description="after the rounds, requests without a pause for that long at each concurrency, where "
+        "joules can be read; at least 10, as the counters are updated slowly; 0 leaves it out",
+    )
     seed: int = Field(description="shuffles the rounds and draws the nonces")
     request_timeout_s: PositiveInt
     start_timeout_s: PositiveInt = Field(description="from launch to healthy")
@@ -389,6 +412,14 @@ class Benchmark(Section):
     def native_seconds(self) -> int:
         """As long as the native tool may work: each repetition, and three more, as long as a request."""
         return self.request_timeout_s * (self.native_repetitions + 3)
+
+    @model_validator(mode="after")
+    def _energy_over_ten_seconds(self) -> Benchmark:
+        if 0 < self.energy_seconds < 10:
+            raise ValueError(
+                f"energy over {self.energy_seconds} s is as coarse as its counters; give 0, or 10 or more"
+            )
+        return self
 
     @model_validator(mode="after")
     def _a_round_for_each_launch(self) -> Benchmark:

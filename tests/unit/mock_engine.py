@@ -27,6 +27,8 @@ WIDE = Limits(
     decode_server_percent=50,
     decode_server_flag_percent=50,
     ttft_over_prefill_ms=1000,
+    busy_percent=1000,
+    clock_percent=1000,
 )
 
 

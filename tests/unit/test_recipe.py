@@ -78,7 +78,7 @@ def edit(checkout: Path, name: str, old: str, new: str) -> None:
 
 
 EVERY_STAGE_THAT_RUNS_A_PROGRAM = {
-    "build_environment converter", "build_environment fp8", "build_environment vllm-v100",
+    "build_environment converter", "build_environment fp8", "build_environment vllm-v100", "read_vllm",
     "fetch_llama_cpp", "build_llama_cpp", "prove_cuda", "fetch_model", "convert_gguf", "quantize_gguf Q4_K_M",
     "quantize_fp8", "benchmark vllm-fp16-tp1", "benchmark_again vllm-fp16-tp1", "benchmark llama-q4km",
     "evaluate_original", "evaluate_quality Q4_K_M", "evaluate_quality fp8-autofp8",
@@ -97,7 +97,8 @@ EDITS = {
     ),
     "a value that one stage reads": ("config.yaml", "rows: 12", "rows: 11", {"quantize_fp8", "evaluate_quality fp8-autofp8", "report"}),
     "the vLLM lock": (
-        "envs/vllm-v100.lock", "", "# bump\n", {"build_environment vllm-v100", "benchmark vllm-fp16-tp1", "benchmark_again vllm-fp16-tp1"},
+        "envs/vllm-v100.lock", "", "# bump\n",
+        {"build_environment vllm-v100", "read_vllm", "benchmark vllm-fp16-tp1", "benchmark_again vllm-fp16-tp1"},
     ),
     "the vLLM flags": (
         "config.yaml", "max_model_len: 8192", "max_model_len: 4096",

@@ -2,6 +2,7 @@ rule benchmark:
     input:
         unpack(benchmark_inputs),
     output:
+        telemetry="results/{study}/bench/{subject}.telemetry.json",
         measurement="results/{study}/bench/{subject}.json",
         record="results/{study}/bench/{subject}.json.prov.json",
     log:
@@ -16,11 +17,11 @@ rule benchmark:
         disk_mb=100,
     params:
         recipe=recipe("benchmark"),
-        machine_code=lambda _, input: f"--machine-code {input.machine_code}" if input.machine_code else "",
+        proof=lambda _, input: f"--proof {input.proof}" if input.proof else "",
     shell:
         "python scripts/benchmark.py --study results/{wildcards.study}/study.json --recipe {params.recipe} --log {log}"
-        " --subject {wildcards.subject} --weights {input.weights} --engine {input.engine} {params.machine_code}"
-        " --output {output.measurement}"
+        " --subject {wildcards.subject} --weights {input.weights} --engine {input.engine} {params.proof}"
+        " --telemetry {output.telemetry} --output {output.measurement}"
 
 
 # The drift sentinel: the measurements are inputs, so it runs when they are done, and again when one is new.
@@ -43,8 +44,8 @@ rule benchmark_again:
         disk_mb=100,
     params:
         recipe=recipe("benchmark_again"),
-        machine_code=lambda _, input: f"--machine-code {input.machine_code}" if input.machine_code else "",
+        proof=lambda _, input: f"--proof {input.proof}" if input.proof else "",
     shell:
         "python scripts/benchmark_again.py --study results/{wildcards.study}/study.json --recipe {params.recipe} --log {log}"
-        " --subject {wildcards.subject} --weights {input.weights} --engine {input.engine} {params.machine_code}"
+        " --subject {wildcards.subject} --weights {input.weights} --engine {input.engine} {params.proof}"
         " --subjects {input.subjects} --output {output.measurement}"

@@ -14,7 +14,7 @@ def measure_again(engine: Engine, baseline: Subject, benchmark: Benchmark, log: 
     """The baseline's decode once more: the study's rounds in one launch, of the lowest concurrency only.
 
     The server is the same as before, slots for higher concurrencies included,
-    and the engine's own tool is left out. A server that breaks gives ``failed``,
+    and energy and the engine's own tool are left out. A server that breaks gives ``failed``,
     as in ``measure``, and stops nothing: then nothing is known of a drift.
     """
     short = {
@@ -22,5 +22,6 @@ def measure_again(engine: Engine, baseline: Subject, benchmark: Benchmark, log: 
         "launches": 1,
         "rounds_if_unsteady": benchmark.rounds,
         "native_repetitions": 0,
+        "energy_seconds": 0,
     }
     return measure(engine, baseline, benchmark.model_copy(update=short), log)

@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 
 from reproquant.bench.measurement import Check, Level, Request, Round, Status
 from reproquant.bench.statistics import drift, measurable, spread
 from reproquant.study import Benchmark, Limits
+
+
+@dataclass
+class Findings:
+    """Sentences about the circumstances of a run: what rejects it, makes it unsteady, makes it doubtful."""
+
+    wrong: list[str] = field(default_factory=list)
+    unsteady: list[str] = field(default_factory=list)
+    weak: list[str] = field(default_factory=list)
 
 
 def judge(
@@ -21,6 +31,7 @@ def judge(
     doubts: Sequence[str] = (),
     warmup: Sequence[Request] = (),
     preemptions: float = 0,
+    seen: Findings = Findings(),
 ) -> tuple[Status, list[str]]:
     """The status of a finished run and a sentence for each reason why it isn't ok.
 
@@ -28,9 +39,9 @@ def judge(
     null if it has none; ``preemptions`` how often it put a request off half-way.
     Wrong counts, a cache hit, a preemption, a broken request or paths that
     contradict each other reject; an unsteady run is ``unstable`` on a GPU
-    and ``flagged`` on a CPU. ``doubts`` are reasons to flag that the run brought.
-    Warm-up requests are held to the same counts; only their speed is nobody's
-    business.
+    and ``flagged`` on a CPU. ``doubts`` are reasons to flag that the run brought,
+    ``seen`` is what the circumstances gave. Warm-up requests are held to the same
+    counts; only their speed is nobody's business.
     """
     limits = benchmark.limits
     wrong = [
@@ -41,12 +52,14 @@ def judge(
         *_cache_reasons("Request", requests),
         *_counter_reasons(cache_hits, preemptions),
         *(check.reason for check in checks if check.verdict == "rejected" and check.reason),
+        *seen.wrong,
     ]
     if wrong:
         return "rejected", wrong
-    unsteady = unsteady_reasons(found, limits)
+    unsteady = [*unsteady_reasons(found, limits), *seen.unsteady]
     weak = [
         *doubts,
+        *seen.weak,
         *(check.reason for check in checks if check.verdict == "flagged" and check.reason),
         *_skew_reasons(rounds, limits),
     ]

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Literal
 
 from reproquant.engines.native import NativeRun
 from reproquant.engines.refusals import Unsupported, classify, last_words
+from reproquant.engines.streamed import Streamed
 from reproquant.engines.warden import Warden
 from reproquant.errors import ToolError
 from reproquant.machine.host import group_members
@@ -92,6 +93,7 @@ class Engine(ABC):
     def __init__(self, start_timeout_s: float) -> None:
         self._start_timeout_s = start_timeout_s
         self._process: subprocess.Popen[bytes] | None = None
+        self._tool: subprocess.Popen[bytes] | None = None
         self._warden: Warden | None = None
         self._ending: tuple[str, ...] = ()
         self._port = 0
@@ -119,6 +121,13 @@ class Engine(ABC):
         """
         return None
 
+    def streamed(self, subject: Subject) -> Streamed | None:
+        """What a subject reads out of memory for each token; None if the engine can't tell.
+
+        Raises FormatError if the weights' headers can't be read.
+        """
+        return None
+
     def _run_tool(self, command: Sequence[str], plan: Plan, log: Path, work_s: float) -> None:
         """Run the engine's own tool to its end; whatever it starts ends with it, or with this process.
 
@@ -126,7 +135,7 @@ class Engine(ABC):
         as long as a server. Raises ToolError if it fails or takes longer.
         """
         limit_s = self._start_timeout_s + work_s
-        tool = spawn(with_cores(command), log, plan.environment_variables)
+        tool = self._tool = spawn(with_cores(command), log, plan.environment_variables)
         warden = Warden(tool.pid, plan.ending)
         try:
             code = tool.wait(limit_s)
@@ -134,6 +143,7 @@ class Engine(ABC):
             raise ToolError(log, f"it didn't end within {limit_s:g} s", "see the log") from None
         finally:
             stop_group(tool)
+            self._tool = None
             warden.dismiss()
             deadline = time.monotonic() + END_S
             while (group_members(tool.pid) or not _ended(plan.ending)) and time.monotonic() < deadline:
@@ -193,12 +203,14 @@ class Engine(ABC):
 
     @property
     def process_group(self) -> int | None:
-        """The running server's process group, or None."""
-        return self._process.pid if self._process else None
+        """The process group of the server or the tool that runs, or None."""
+        running = self._process or self._tool
+        return running.pid if running else None
 
     def processes(self) -> list[int]:
-        """The ids of the running server's processes; none where they can't be seen."""
-        return group_members(self._process.pid) if self._process else []
+        """The ids of the processes of what runs; none where they can't be seen."""
+        group = self.process_group
+        return [] if group is None else group_members(group)
 
     def died(self, within_s: float) -> bool:
         """Whether the server has ended by itself, waiting up to ``within_s`` seconds for that."""

@@ -11,6 +11,7 @@ from typing import Any
 from reproquant.engines.base import LOOPBACK, PORT, Dialect, Engine, Plan
 from reproquant.engines.native import NativeRun, speeds_of_vllm_bench
 from reproquant.engines.runtime import Invocation, Runtime, Shared
+from reproquant.engines.streamed import Streamed, of_checkpoint, option
 from reproquant.errors import StudyError
 from reproquant.study import Benchmark, Subject, Vllm
 
@@ -68,7 +69,8 @@ class VllmServer(Engine):
         }
 
     def processes(self) -> list[int]:
-        return self._runtime.processes(self._process.pid) if self._process else []
+        group = self.process_group
+        return [] if group is None else self._runtime.processes(group)
 
     def plan(self, subject: Subject) -> Plan:
         """``vllm serve``'s command line: what the study needs, then its arguments, then the subject's.
@@ -125,6 +127,12 @@ class VllmServer(Engine):
     def _invocation(self, words: Sequence[str], subject: Subject, *folders: Shared) -> Invocation:
         variables = {**QUIET, **dict(text.split("=", 1) for text in self._settings.environment_variables)}
         return self._runtime.invocation(words, subject.gpus, variables, folders)
+
+    def streamed(self, subject: Subject) -> Streamed:
+        """The checkpoint and its cache, read by all cards at the same time."""
+        arguments = (*self._settings.arguments, *subject.arguments)
+        eight_bits = option(arguments, ("--kv-cache-dtype",), "auto").startswith("fp8")
+        return of_checkpoint(self._checkpoint.path, 1 if eight_bits else 2, max(1, subject.gpus))
 
     def _engine_arguments(self, subject: Subject) -> tuple[str, ...]:
         """What decides how fast the engine is, alike for its server and its own tool."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -68,6 +68,21 @@ def visible_devices(count: int) -> str:
     given = os.environ.get("CUDA_VISIBLE_DEVICES")
     own = given.split(",") if given else [str(index) for index in range(count)]
     return ",".join(own[:count])
+
+
+def indices(visible: str, uuids: Sequence[str]) -> list[int]:
+    """Places in NVML's order of the GPUs that a ``CUDA_VISIBLE_DEVICES`` names, by number or by UUID.
+
+    A UUID may be cut short. What names no whole GPU, such as a part of one
+    (MIG), is left out.
+    """
+    found = []
+    for word in filter(None, (part.strip() for part in visible.split(","))):
+        if word.isdigit():
+            found += [int(word)] if int(word) < len(uuids) else []
+        else:
+            found += [place for place, uuid in enumerate(uuids) if uuid.startswith(word)][:1]
+    return found
 
 
 def _gpu(index: int, handle: Any) -> Gpu:

@@ -12,6 +12,7 @@ from reproquant.report.markdown import render_markdown
 from reproquant.report.numbers import Numbers
 from reproquant.report.plots import plots
 from reproquant.report.sentences import as_data as sentence_data
+from reproquant.report.traces import traces
 from reproquant.study import Study
 
 
@@ -28,7 +29,8 @@ def build(results: Path, target: Path, templates: Path | None = None) -> None:
     publish(repository() / "workflow/claims/v100-article.yaml", claims)
     numbers = Numbers(results, {PLACE: claims})
     content = read_content(numbers, Study.load(results / "study.json"))
-    write_text(target / "index.html", render_html(content, plots(content), templates, results))
+    drawings = (*plots(content), *traces(content))
+    write_text(target / "index.html", render_html(content, drawings, templates, results))
     write_text(target / "report.md", render_markdown(content, templates))
     write_json(target / "report.json", as_data(content))
 
@@ -47,6 +49,7 @@ def as_data(content: Content) -> dict[str, object]:
                 "doubts": [sentence_data(doubt) for doubt in subject.doubts],
                 "evidence": subject.evidence.text if subject.evidence else None,
                 "artifact_bytes": subject.size.id,
+                "efficiency": subject.efficiency.data() if subject.efficiency else None,
                 "to_baseline": {metric: ratio.id for metric, ratio in subject.ratios.items()},
                 "levels": [
                     {

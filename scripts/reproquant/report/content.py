@@ -12,6 +12,7 @@ from reproquant.report.doubts import doubted, tokenization
 from reproquant.report.drift import Drift, read_drift
 from reproquant.report.facts import Fact, facts
 from reproquant.report.numbers import Number, Numbers
+from reproquant.report.proofs import Proofs, read_proofs
 from reproquant.report.quality import Quality, read_quality
 from reproquant.report.sentences import Sentence
 from reproquant.report.subjects import Subject, read_subjects
@@ -42,6 +43,7 @@ class Content:
     drift: Drift
     quality: Quality | None
     artifacts: tuple[Artifact, ...]
+    proofs: Proofs | None
     claims: ClaimsSection
     environment: tuple[Group, ...]
     numbers: Numbers
@@ -69,6 +71,7 @@ def read_content(numbers: Numbers, study: Study) -> Content:
         drift=drift,
         quality=read_quality(numbers, study, subjects),
         artifacts=made,
+        proofs=read_proofs(numbers),
         claims=read_claims(numbers, study, subjects, made),
         environment=tuple(group for group in _environment(numbers, study, subjects) if group.facts),
         numbers=numbers,

@@ -11,6 +11,7 @@ from reproquant.bench.measurement import Measurement, Status
 from reproquant.errors import FormatError
 from reproquant.provenance.lineage import pointer
 from reproquant.report.checks import Check, read_checks
+from reproquant.report.efficiency import Efficiency, read_efficiency
 from reproquant.report.numbers import Number, Numbers, Quote
 from reproquant.report.sentences import Sentence
 from reproquant.study import Study
@@ -65,6 +66,7 @@ class Subject:
     size: Number
     levels: tuple[Level, ...]
     checks: tuple[Check, ...]
+    efficiency: Efficiency | None
     path: str
     ids: Quote | None
     ratios: dict[str, Number]
@@ -129,6 +131,7 @@ def _read(numbers: Numbers, study: Study, subject: StudySubject) -> Subject:
             read_level(numbers, path, subject.name, measurement, n) for n in range(len(measurement.levels))
         ),
         checks=read_checks(numbers, path, subject.name, measurement),
+        efficiency=read_efficiency(numbers, path, subject.name, measurement),
         path=path,
         ids=numbers.quote(path, "/workload/ids_sha256") if measurement.workload.ids_sha256 else None,
         ratios={},

@@ -8,9 +8,10 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
-from reproquant import external, freeze, process
+from reproquant import external, freeze, pack, process
 from reproquant.errors import ToolError
 from reproquant.files import digest_of
 from reproquant.study import Container
@@ -83,7 +84,7 @@ class Image:
 
     def root_process(self, name: str) -> int | None:
         """The id that this machine gives to a running container's first process; None if it tells none."""
-        done = _ask(self.settings.tool, "container", "inspect", "--format", "{{.State.Pid}}", name)
+        done = _run(self.settings.tool, "container", "inspect", "--format", "{{.State.Pid}}", name)
         return int(done.stdout) if done.returncode == 0 and done.stdout.strip().isdigit() else None
 
     def describe(self) -> dict[str, Any]:
@@ -92,7 +93,7 @@ class Image:
         return {
             "name": "container-vllm",
             "tool": tool,
-            "tool_version": _asked_for_version(tool).stdout.strip(),
+            "tool_version": _asked_for_version(tool).stdout.decode().strip(),
             "image": self.settings.image,
             **_inspected(self.settings),
             "frozen_sha256": digest_of(frozen),
@@ -108,18 +109,27 @@ class Image:
         external.require("vllm", KEY, vllm, found)
         return {**found, "torch": self._frozen("torch") if "torch" in found["packages"] else None}
 
+    def wheel(self, package: str) -> bytes:
+        """The Python files and the metadata of an installed package, as a zip that is laid out as a wheel."""
+        return self._asked(pack, package)
+
     def _frozen(self, *words: str) -> dict[str, Any]:
-        """What ``freeze`` prints, run by the image's Python, to which it is given as text."""
+        """What ``freeze`` prints."""
+        return dict(json.loads(self._asked(freeze, *words).splitlines()[-1]))
+
+    def _asked(self, program: ModuleType, *words: str) -> bytes:
+        """What the image's Python prints when it runs a program of this project, given to it as text."""
+        assert program.__file__
         inside = (self.settings.tool, "run", "--rm", "--interactive", "--pull", "never", "--network", "none")
         python = ("--entrypoint", self.settings.python, self.settings.image, "-I", "-", *words)
-        done = _ask(*inside, *python, given=Path(freeze.__file__).read_text(encoding="utf-8"))
+        done = _run(*inside, *python, given=Path(program.__file__).read_bytes())
         if done.returncode:
             raise ToolError(
                 f"{KEY}.python",
-                f"'{self.settings.python}' of the image can't list its packages: {_last(done)}",
+                f"'{self.settings.python}' of the image can't tell what it has installed: {_last(done)}",
                 "give the name or path of the image's Python, 3.9 or newer",
             )
-        return dict(json.loads(done.stdout.splitlines()[-1]))
+        return done.stdout
 
 
 def provide(settings: Container, log: Path) -> Image:
@@ -158,12 +168,12 @@ def unready(tool: str) -> ToolError | None:
 
 def present(settings: Container) -> bool:
     """Whether the image is on this machine."""
-    return _ask(settings.tool, "image", "inspect", settings.image).returncode == 0
+    return _run(settings.tool, "image", "inspect", settings.image).returncode == 0
 
 
 def _inspected(settings: Container) -> dict[str, Any]:
     """The image's id and digests as the tool gives them; raises ToolError if the pinned one isn't there."""
-    done = _ask(settings.tool, "image", "inspect", settings.image)
+    done = _run(settings.tool, "image", "inspect", settings.image)
     facts = json.loads(done.stdout)[0] if done.returncode == 0 else {"Id": None, "RepoDigests": []}
     digests = sorted(digest.rpartition("@")[2] for digest in facts["RepoDigests"])
     wanted = settings.image.rpartition("@")[2]
@@ -185,21 +195,19 @@ def _devices(tool: str, gpus: Sequence[str]) -> tuple[str, ...]:
     return tuple(word for gpu in gpus for word in ("--device", f"nvidia.com/gpu={gpu}"))
 
 
-def _asked_for_version(tool: str) -> subprocess.CompletedProcess[str]:
+def _asked_for_version(tool: str) -> subprocess.CompletedProcess[bytes]:
     """The version of what runs the containers, which is docker's daemon and podman itself."""
-    return _ask(tool, "info", "--format", VERSION[tool])
+    return _run(tool, "info", "--format", VERSION[tool])
 
 
-def _ask(*command: str, given: str | None = None) -> subprocess.CompletedProcess[str]:
+def _run(*command: str, given: bytes = b"") -> subprocess.CompletedProcess[bytes]:
     """What a tool answers; one that doesn't in time is taken to have failed."""
     try:
-        return subprocess.run(
-            command, input=given, capture_output=True, text=True, check=False, timeout=PATIENCE_S
-        )
+        return subprocess.run(command, input=given, capture_output=True, check=False, timeout=PATIENCE_S)
     except subprocess.TimeoutExpired:
-        return subprocess.CompletedProcess(command, 124, "", f"no answer in {PATIENCE_S} s")
+        return subprocess.CompletedProcess(command, 124, b"", f"no answer in {PATIENCE_S} s".encode())
 
 
-def _last(done: subprocess.CompletedProcess[str]) -> str:
-    lines = (done.stderr.strip() or done.stdout.strip()).splitlines()
+def _last(done: subprocess.CompletedProcess[bytes]) -> str:
+    lines = (done.stderr.strip() or done.stdout.strip()).decode(errors="replace").splitlines()
     return lines[-1] if lines else f"it ended with code {done.returncode}"

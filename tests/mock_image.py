@@ -16,7 +16,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 VERSION = "0.0+mock"
-NAME = "localhost/mock-token-server"
 LEFT_OUT = (
     "site-packages",
     "__pycache__",
@@ -32,14 +31,19 @@ LATENCIES = {1: 0.060, 16: 0.150}
 """What the mock's ``bench latency`` writes, in seconds, by output tokens: the mock server's own timing."""
 
 MAIN = f'''
-"""A MOCK of vLLM's command line; see tests/podman_image.py of reproquant."""
+"""A MOCK of vLLM's command line; see tests/mock_image.py of reproquant."""
 import json, os, runpy, sys
 LATENCIES = {LATENCIES!r}
 def value(flag):
     return sys.argv[sys.argv.index(flag) + 1]
 if sys.argv[1] == "serve":
     model = sys.argv[2]
-    print("MOCK sees", sorted(os.listdir(model)), os.access(model, os.W_OK) and "writable" or "read-only", flush=True)
+    sizes = {{name: os.path.getsize(os.path.join(model, name)) for name in sorted(os.listdir(model))}}
+    try:
+        open(os.path.join(model, "model.safetensors"), "r+b").close()
+        print("MOCK sees", sizes, "writable", flush=True)
+    except OSError:
+        print("MOCK sees", sizes, "read-only", flush=True)
     print("MOCK has", {{name: os.environ[name] for name in ("VLLM_X", "HF_HUB_OFFLINE")}}, flush=True)
     sys.argv = ["mock_server", "--port", value("--port")]
     runpy.run_path("/mock/mock_server.py", run_name="__main__")
@@ -51,7 +55,7 @@ else:
 
 
 def write(tar: Path) -> None:
-    """Write the image's files as a tar that ``podman import`` takes."""
+    """Write the image's files as a tar that ``podman import`` and ``docker import`` take."""
     root = tar.with_suffix(".root")
     for folder in ("tmp", "etc", "checkpoint", "results"):
         (root / folder).mkdir(parents=True)
@@ -79,6 +83,7 @@ def _install_mock(site: Path) -> None:
     command = site / "vllm/entrypoints/cli"
     command.mkdir(parents=True)
     (command / "main.py").write_text(MAIN)
+    (site / "vllm/__init__.py").touch()
     info = site / f"vllm-{VERSION}.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(
