@@ -146,9 +146,9 @@ STAGES = {
     "inspect_gguf": Stage(slice=lambda study, type: type, packages=("gguf",), kept="by recipe"),
     "quantize_fp8": Stage(
         slice=lambda study: study.dump()["fp8"],
-        locks=lambda study: (study.environments.name("fp8"),),
+        locks=lambda study: (study.environments.name(study.fp8_role),),
         files=lambda study: (study.fp8.calibration.text,),
-        modules=("reproquant.fp8.quantize",),
+        modules=("reproquant.fp8.quantize", "reproquant.fp8.autofp8"),
         kept="by recipe",
     ),
     "benchmark": MEASURING,

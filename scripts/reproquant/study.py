@@ -168,8 +168,8 @@ class LlamaCpp(Section):
 class External(Section):
     """A Python that is there already; nothing pins its packages, so the record says what they were."""
 
-    python: Annotated[str, StringConstraints(pattern=r"^(/|~/)")] = Field(
-        description="the interpreter's path, absolute or in the home folder (~/…)"
+    python: Annotated[str, StringConstraints(pattern=r"^(/|~/|[\w.-]+/)")] = Field(
+        description="the interpreter's path: absolute, in the home folder (~/…), or from the repository"
     )
 
 
@@ -248,13 +248,29 @@ class Calibration(Section):
     """The text that static activation scales are observed on."""
 
     text: str = Field(description="a UTF-8 file, relative to the repository or absolute")
-    rows: PositiveInt
+    form: Literal["raw", "chat"] = Field(
+        default="raw",
+        description="chat: the text's paragraphs two by two, as question and answer in the chat template",
+    )
+    rows: PositiveInt = Field(description="windows of the text")
     row_tokens: PositiveInt
+    seed: int | None = Field(
+        default=None, description="draws the windows; without it they are the text's first"
+    )
 
 
 class Fp8(Section):
     """The W8A8 checkpoint in AutoFP8's layout."""
 
+    backend: Literal["native", "autofp8"] = Field(
+        default="native",
+        description="native streams layer by layer; autofp8 is the real package, which holds the whole model "
+        "in memory and runs in environments.converter",
+    )
+    autofp8_repository: str = Field(
+        default="https://github.com/neuralmagic/AutoFP8",
+        description="where git gets AutoFP8 from; the commit is always the same",
+    )
     activation_scales: Literal["autofp8", "corrected"] = Field(
         description="autofp8 repeats AutoFP8's calibration bug bit by bit; corrected leaves it out"
     )
@@ -266,6 +282,11 @@ class Fp8(Section):
     activation_scheme: Literal["static", "dynamic"] = Field(
         default="static",
         description="dynamic: no calibration; the engine scales every activation when it comes",
+    )
+    device: Literal["cpu", "cuda"] = Field(
+        default="cpu",
+        description="where it computes; cuda needs a CUDA build of torch in environments.fp8, and its sums "
+        "(so its input scales) may differ from a CPU's",
     )
     calibration: Calibration
 
@@ -473,6 +494,7 @@ class Study(Section):
             _picked_sections,
             _artifacts_exist,
             _evaluated_exist,
+            _autofp8_can_do_it,
             _baseline_exists,
             _files_exist,
             _placements_fit,
@@ -505,7 +527,12 @@ class Study(Section):
         setting = next((key for key, values in FP8_SETTINGS.items() if value in values), None)
         if value == artifact or setting is None:
             return None
-        return self.fp8.model_copy(update={setting: value})
+        return self.fp8.model_copy(update={"backend": "native", setting: value})
+
+    @property
+    def fp8_role(self) -> Role:
+        """Whose environment makes the FP8 checkpoint: AutoFP8 needs transformers, as the converter does."""
+        return "converter" if self.fp8.backend == "autofp8" else "fp8"
 
     def dump(self) -> dict[str, Any]:
         """The resolved study as JSON data."""
@@ -526,7 +553,10 @@ FP8_SETTINGS = {
 SOURCES = {"model": ("hub", "local", "embedded", "synthetic"), "llama_cpp": ("git", "sdist")}
 
 REMEDIES = (
-    (r"^environments\.\w+\.python$", "give the interpreter's absolute path, such as /opt/vllm/bin/python"),
+    (
+        r"^environments\.\w+\.python$",
+        "give the interpreter's path, such as /opt/vllm/bin/python",
+    ),
     (
         r"revision$",
         "a branch or a tag moves, so results could not be reproduced; give the commit's 40 hex digits",
@@ -590,6 +620,19 @@ def _evaluated_exist(study: Study, where: str) -> None:
                 f"{where}: quality.artifacts.{index}",
                 f"'{artifact}' is nothing that could be evaluated here",
                 f"use one of {', '.join(known)}, or fp8-VALUE with one of {values}",
+            )
+
+
+def _autofp8_can_do_it(study: Study, where: str) -> None:
+    if study.fp8.backend == "native":
+        return
+    wanted = {"activation_scales": "autofp8", "fused_scales": "separate", "device": "cpu"}
+    for key, value in wanted.items():
+        if (given := getattr(study.fp8, key)) != value:
+            raise StudyError(
+                f"{where}: fp8.{key}",
+                f"AutoFP8 itself can't do '{given}' here",
+                f"set it to {value}, or fp8.backend to native",
             )
 
 

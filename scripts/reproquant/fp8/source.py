@@ -80,11 +80,12 @@ class Decoder:
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """Where a tensor lies and what its file's header says of it."""
+    """Where a tensor's bytes lie, from the file's beginning, and what the header says of them."""
 
     file: Path
     dtype: str
     shape: tuple[int, ...]
+    offset: int
     bytes: int
 
 
@@ -193,7 +194,8 @@ def _header(file: Path) -> dict[str, StoredTensor]:
     tensors = {}
     for name, entry in entries.items():
         begin, end = entry["data_offsets"]
-        tensors[name] = StoredTensor(file, entry["dtype"], tuple(entry["shape"]), end - begin)
+        shape = tuple(entry["shape"])
+        tensors[name] = StoredTensor(file, entry["dtype"], shape, 8 + length + begin, end - begin)
     if file.stat().st_size != 8 + length + sum(tensor.bytes for tensor in tensors.values()):
         raise FormatError(file, "it is shorter or longer than its header says", _WHOLE)
     return tensors

@@ -43,7 +43,7 @@ def artifacts(study: Study) -> tuple[Artifact, ...]:
     """Every artifact of a study, each after those that it is made from."""
     types = ("f16", *study.gguf.quantizations)
     source, build, model = "llama_cpp/source.json", "llama_cpp/build.json", "model/manifest.json"
-    converter, fp8 = _environment(study, "converter"), _environment(study, "fp8")
+    converter = _environment(study, "converter")
     return (
         *(
             Artifact("build_environment", (), {"output": f"environments/{name}.json"}, {"environment": name})
@@ -89,7 +89,7 @@ def artifacts(study: Study) -> tuple[Artifact, ...]:
         ),
         Artifact(
             "quantize_fp8",
-            (("model", model), ("environment", fp8)),
+            (("model", model), ("environment", _environment(study, study.fp8_role))),
             {"facts": "fp8/facts.json", "output": "fp8/manifest.json"},
         ),
         *(_benchmark(study, subject) for subject in study.subjects),
