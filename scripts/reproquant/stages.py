@@ -74,9 +74,11 @@ def _container(study: Study) -> dict[str, Any]:
 
 
 def _environment(study: Study, environment: str) -> Any:
-    """A container's artifact names the tool that was asked."""
+    """For a container how it is run, which its artifact tells, and the vLLM that must be in it."""
     of_vllm = environment == study.environments.name("vllm")
-    return {"name": environment, **_container(study)} if of_vllm and _container(study) else environment
+    if not (of_vllm and _container(study)):
+        return environment
+    return {"name": environment, **_container(study), "vllm": study.vllm.version}
 
 
 def _bench_locks(study: Study, subject: str) -> tuple[str, ...]:
