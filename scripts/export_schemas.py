@@ -1,4 +1,4 @@
-"""Write the schemas of study, measurement, telemetry and record files (`make schemas`); a test holds them equal."""
+"""Write the schemas of study, measurements and records (`make schemas`); a test holds them equal."""
 
 from pathlib import Path
 
