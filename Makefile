@@ -2,8 +2,10 @@
 PYTHON ?= python3
 BIN := .venv/bin
 STUDY := workflow/studies/embedded.yaml
+TARGET := workflow/targets/h200.yaml
+BUNDLE := .bundle
 
-.PHONY: report test test-cuda lint lock schemas clean
+.PHONY: report test test-cuda lint lock schemas bundle unbundle clean
 
 report: .venv/.ready
 	$(BIN)/snakemake --cores all --configfile $(STUDY)
@@ -28,6 +30,13 @@ lock: .venv/.ready-dev
 
 schemas: .venv/.ready
 	$(BIN)/python scripts/export_schemas.py
+
+# For a machine without network: docs/airgapped.md.
+bundle: .venv/.ready
+	$(BIN)/python scripts/bundle.py --target $(TARGET) --folder $(BUNDLE)
+
+unbundle:
+	$(PYTHON) scripts/unbundle.py --folder $(BUNDLE)
 
 clean:
 	rm -rf .venv .snakemake results

@@ -1,4 +1,4 @@
-"""Provide one environment, built in the store or external, and describe what is in it."""
+"""Provide one environment, built in the store, external or an image, and describe what is in it."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from reproquant.toolchain import environments
 def main(study: Path, recipe: str, log: Path, environment: str, output: Path) -> None:
     with stage("build_environment", study, recipe, log, [], output, environment=environment) as run:
         role = run.study.environments.role(environment)
-        write_json(run.scratch(output), environments.provide(run.study, role, run.log).examine())
+        write_json(run.scratch(output), environments.examine(run.study, role, run.log))
 
 
 if __name__ == "__main__":

@@ -2,7 +2,8 @@
 
 It generates nothing: token i of a completion leaves at ttft + i * itl after the
 request came. The request's ``model`` names how it behaves (see BEHAVIOURS), so
-one server serves every test.
+one server serves every test. What it really did, by its own clock, is told at
+``/served``. A token of its tokenizer is a character.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import os
 import subprocess
 import sys
 import time
+import uuid
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,6 +26,8 @@ from aiohttp import web
 
 TEXT = "量"
 CACHED = 16
+FIRST_ROUND = 3
+"""How many requests come before the rounds, where the warm-up of the fault suite has three lone ones."""
 
 
 def always(number: int) -> float:
@@ -39,6 +43,7 @@ class Behaviour:
     ``tells`` says by whose words the server's times and the tokens in a chunk are
     told. ``slowness`` multiplies the decode steps of the behaviour's n-th request,
     counted from 0. What the server tells of itself is multiplied by ``told_...``.
+    A request that ``when`` says no to is answered as if nothing were wrong.
     """
 
     chunk: int = 1
@@ -49,6 +54,7 @@ class Behaviour:
     tells: Literal["vllm", "llama", "nothing"] = "vllm"
     cached: int | None = 0
     hits: int = 0
+    preemptions: int = 0
     surplus_prompt: int = 0
     tokens: Callable[[int], int] = lambda asked: asked
     slowness: Callable[[int], float] = always
@@ -58,6 +64,7 @@ class Behaviour:
     told_decode: float = 1.0
     told_tokens: float = 1.0
     end: Literal["done", "error", "cut"] = "done"
+    when: Callable[[int], bool] = lambda number: True
 
 
 BEHAVIOURS = {
@@ -74,7 +81,13 @@ BEHAVIOURS = {
     "surplus": Behaviour(surplus_prompt=1),
     "cached": Behaviour(cached=CACHED),
     "counter": Behaviour(cached=None, hits=CACHED),
+    "preempting": Behaviour(preemptions=1, when=lambda number: number == FIRST_ROUND),
     "silent": Behaviour(cached=None, tells="nothing"),
+    "short-at-first": Behaviour(tokens=lambda asked: asked - 1, when=lambda number: number == 1),
+    "cached-at-first": Behaviour(cached=CACHED, when=lambda number: number == 1),
+    "cached-once": Behaviour(cached=CACHED, when=lambda number: number == FIRST_ROUND + 3),
+    "short-once": Behaviour(tokens=lambda asked: asked - 1, when=lambda number: number == FIRST_ROUND + 3),
+    "untold-once": Behaviour(cached=None, when=lambda number: number == FIRST_ROUND + 3),
     "jittery": Behaviour(slowness=lambda number: 1 + number % 2),
     "drifting": Behaviour(slowness=lambda number: 1 + number / 2),
     "cold": Behaviour(slowness=lambda number: 3 ** max(0, 2 - number)),
@@ -94,17 +107,34 @@ OTHERS = {
 }
 
 
+class Arrival(asyncio.Protocol):
+    """aiohttp's protocol of a connection, and when the last bytes of a request came in (monotonic ns)."""
+
+    def __init__(self, served: asyncio.Protocol) -> None:
+        self._served = served
+        self.came_ns = 0
+        for name in ("connection_made", "connection_lost", "eof_received", "pause_writing", "resume_writing"):
+            setattr(self, name, getattr(served, name))
+
+    def data_received(self, data: bytes) -> None:
+        self.came_ns = time.monotonic_ns()
+        self._served.data_received(data)
+
+
 class MockServer:
-    def __init__(self, ttft_s: float, itl_s: float) -> None:
+    def __init__(self, ttft_s: float, itl_s: float, prompts: Path | None = None) -> None:
         self.ttft_s, self.itl_s = ttft_s, itl_s
+        self.prompts = prompts
         self.requests: Counter[str] = Counter()
-        self.hits = 0
+        self.served: list[dict[str, Any]] = []
+        self.hits = self.preemptions = 0
         self.tokens = self.prefill_s = self.decode_s = 0.0
 
     def app(self) -> web.Application:
         app = web.Application()
         app.router.add_get("/health", self.health)
         app.router.add_get("/metrics", self.metrics)
+        app.router.add_get("/served", self.tell_served)
         app.router.add_post("/tokenize", self.tokenize)
         app.router.add_post("/v1/completions", self.complete)
         return app
@@ -115,7 +145,12 @@ class MockServer:
     async def metrics(self, request: web.Request) -> web.Response:
         lines = ("# HELP", f'mock:hits_total{{model="a"}} {self.hits}', "mock:hits_created 1.7e9")
         sums = (f"mock:prefill_seconds_sum {self.prefill_s}", f"mock:decode_seconds_sum {self.decode_s}")
-        return web.Response(text="\n".join((*lines, *sums, f"mock:tokens_total {self.tokens}", "")))
+        counts = (f"mock:tokens_total {self.tokens}", f"mock:preemptions_total {self.preemptions}", "")
+        return web.Response(text="\n".join((*lines, *sums, *counts)))
+
+    async def tell_served(self, request: web.Request) -> web.Response:
+        """Every completion so far: its ids, when it came, when its first and last token left (monotonic ns)."""
+        return web.json_response(self.served)
 
     async def tokenize(self, request: web.Request) -> web.Response:
         body = await request.json()
@@ -124,9 +159,12 @@ class MockServer:
         return web.json_response({"tokens": [ord(character) for character in body["prompt"]]})
 
     async def complete(self, request: web.Request) -> web.StreamResponse:
-        came = time.monotonic()
         body = await request.json()
+        came_ns = request.transport.get_protocol().came_ns
         name = body["model"]
+        if self.prompts:
+            with self.prompts.open("a") as file:
+                print(json.dumps(body["prompt"]), file=file)
         number = self.requests[name]
         self.requests[name] += 1
         if name == "refused":
@@ -140,7 +178,19 @@ class MockServer:
             await asyncio.sleep(0.05)
         answer = Answer(BEHAVIOURS.get(name, Behaviour()), len(body["prompt"]), body["max_tokens"], number)
         self.hits += answer.behaviour.hits
-        await answer.stream(response, came, self.ttft_s, self.itl_s)
+        self.preemptions += answer.behaviour.preemptions
+        await answer.stream(response, came_ns / 1e9, self.ttft_s, self.itl_s)
+        self.served.append(
+            {
+                "response_id": answer.id,
+                "request_id": request.headers.get("X-Request-ID"),
+                "prompt_start": body["prompt"][0],
+                "came_ns": came_ns,
+                "first_ns": answer.first_ns,
+                "last_ns": answer.last_ns,
+                "tokens": answer.tokens,
+            }
+        )
         self.prefill_s += answer.first_s
         self.decode_s += answer.last_s - answer.first_s
         self.tokens += answer.tokens * answer.behaviour.told_tokens
@@ -151,11 +201,14 @@ class Answer:
     """One completion: its chunks in time, then usage and what the server says of itself."""
 
     def __init__(self, behaviour: Behaviour, prompt_tokens: int, asked: int, number: int) -> None:
-        self.behaviour = behaviour
+        self.behaviour = behaviour if behaviour.when(number) else Behaviour()
         self.prompt_tokens = prompt_tokens + behaviour.surplus_prompt
         self.tokens = behaviour.tokens(asked)
         self.number = number
+        self.id = f"cmpl-{uuid.uuid4().hex}"
+        self._head = {"id": self.id, "object": "text_completion"}
         self.first_s = self.last_s = 0.0
+        self.first_ns = self.last_ns = 0
 
     async def stream(self, response: web.StreamResponse, came: float, ttft_s: float, itl_s: float) -> None:
         behaviour = self.behaviour
@@ -169,7 +222,9 @@ class Answer:
             if first >= self.tokens // 2 and behaviour.stalls(self.number):
                 due += behaviour.stall_s
             await asyncio.sleep(max(0.0, due - time.monotonic()))
-            self.last_s = time.monotonic() - came
+            self.last_ns = time.monotonic_ns()
+            self.first_ns = self.first_ns or self.last_ns
+            self.last_s = self.last_ns / 1e9 - came
             self.first_s = self.first_s or ttft_s + self.last_s - (due - came)
             if last >= behaviour.withheld:
                 await self._write(response, self._chunk(first, last), step_s / 4)
@@ -190,7 +245,7 @@ class Answer:
         choice: dict[str, Any] = {"index": 0, "text": text, "finish_reason": None}
         if self.behaviour.tells == "vllm":
             choice["token_ids"] = list(range(first, last + 1))
-        chunk: dict[str, Any] = {"choices": [choice]}
+        chunk: dict[str, Any] = {**self._head, "choices": [choice]}
         if self.behaviour.tells == "llama":
             chunk["timings"] = {"predicted_n": last + 1}
         return _event(chunk)
@@ -208,7 +263,7 @@ class Answer:
             usage["prompt_tokens_details"] = {"cached_tokens": self.behaviour.cached}
         last = [{"index": 0, "text": "", "finish_reason": "length"}]
         choices = last if self.behaviour.usage == "last" else []
-        return [_event({"choices": choices, "usage": usage, **self._told()}), done]
+        return [_event({**self._head, "choices": choices, "usage": usage, **self._told()}), done]
 
     def _told(self) -> dict[str, Any]:
         """The server's own times of the request: when its tokens were really out, not when they were due."""
@@ -226,6 +281,15 @@ def _event(data: dict[str, Any]) -> bytes:
     return f"data: {json.dumps(data, ensure_ascii=False)}\n\n".encode()
 
 
+async def serve(server: MockServer, port: int) -> None:
+    """Serve until the process is ended."""
+    runner = web.AppRunner(server.app())
+    await runner.setup()
+    loop = asyncio.get_running_loop()
+    listener = await loop.create_server(lambda: Arrival(runner.server()), "127.0.0.1", port)
+    await listener.serve_forever()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--port", type=int, required=True)
@@ -236,6 +300,7 @@ def main() -> None:
     parser.add_argument(
         "--worker", type=Path, help="start a process as vLLM does; its id goes into this file"
     )
+    parser.add_argument("--prompts", type=Path, help="a file that every prompt's ids are appended to")
     arguments = parser.parse_args()
     if arguments.refuse:
         print(f"loading\n{arguments.refuse}\nRuntimeError: Engine core initialization failed", flush=True)
@@ -245,8 +310,8 @@ def main() -> None:
         arguments.worker.write_text(str(worker.pid))
     if arguments.sleep:
         time.sleep(60)
-    server = MockServer(arguments.ttft_ms / 1000, arguments.itl_ms / 1000)
-    web.run_app(server.app(), host="127.0.0.1", port=arguments.port, print=None, shutdown_timeout=0)
+    server = MockServer(arguments.ttft_ms / 1000, arguments.itl_ms / 1000, arguments.prompts)
+    asyncio.run(serve(server, arguments.port))
 
 
 if __name__ == "__main__":

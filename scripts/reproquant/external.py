@@ -15,7 +15,7 @@ from typing import Any
 
 from reproquant import freeze
 from reproquant.errors import StudyError
-from reproquant.files import digest_of
+from reproquant.files import digest_of, repository
 from reproquant.study import External, Role, Study
 
 OLDEST: dict[Role, tuple[int, int]] = {"converter": (3, 9), "fp8": (3, 11), "vllm": (3, 9)}
@@ -24,7 +24,7 @@ OLDEST: dict[Role, tuple[int, int]] = {"converter": (3, 9), "fp8": (3, 11), "vll
 NEEDED: dict[Role, tuple[str, ...]] = {
     "converter": ("numpy", "torch", "transformers"),
     "fp8": ("jinja2", "numpy", "tokenizers", "torch"),
-    "vllm": ("torch", "vllm"),
+    "vllm": ("vllm",),
 }
 PATIENCE_S = 60
 ISOLATED = {"PYTHONNOUSERSITE": "1"}
@@ -47,7 +47,7 @@ def check_role(study: Study, role: Role) -> dict[str, Any]:
     environment = study.environments.of(role)
     assert isinstance(environment, External)
     found = frozen(role, environment)
-    _suits(study, role, found)
+    require(role, f"environments.{role}.python", study.vllm.version, found)
     return found
 
 
@@ -58,7 +58,7 @@ def digest(role: Role, environment: External) -> str:
 
 def interpreter(environment: External) -> Path:
     """The interpreter's path. A link isn't followed: in a virtual environment it is what makes it one."""
-    return Path(environment.python).expanduser()
+    return repository() / Path(environment.python).expanduser()
 
 
 @lru_cache
@@ -74,7 +74,7 @@ def torch(role: Role, environment: External) -> dict[str, Any] | None:
 
 def _asked(role: Role, environment: External, *words: str) -> dict[str, Any]:
     python, key = interpreter(environment), f"environments.{role}.python"
-    remedy = f"name a Python {'.'.join(map(str, OLDEST[role]))} or newer by its absolute path"
+    remedy = f"name a Python {'.'.join(map(str, OLDEST[role]))} or newer by its path"
     if not python.is_file():
         raise StudyError(key, f"there is no file {python}", remedy)
     try:
@@ -97,8 +97,8 @@ def _asked(role: Role, environment: External, *words: str) -> dict[str, Any]:
         raise StudyError(key, f"{python} printed no list of packages, so it is no Python", remedy) from error
 
 
-def _suits(study: Study, role: Role, found: dict[str, Any]) -> None:
-    key = f"environments.{role}.python"
+def require(role: Role, key: str, vllm: str, found: dict[str, Any]) -> None:
+    """Raise StudyError if a Python is too old for its role or lacks a package, or holds another vLLM."""
     oldest = OLDEST[role]
     if tuple(int(part) for part in found["python"].split(".")[:2]) < oldest:
         wanted = ".".join(map(str, oldest))
@@ -110,9 +110,9 @@ def _suits(study: Study, role: Role, found: dict[str, Any]) -> None:
         raise StudyError(
             key, f"it has no {', '.join(missing)}", f"install {' and '.join(missing)} in it, or name another"
         )
-    if role == "vllm" and study.vllm.version not in (packages["vllm"], packages["vllm"].partition("+")[0]):
+    if role == "vllm" and vllm not in (packages["vllm"], packages["vllm"].partition("+")[0]):
         raise StudyError(
             f"{key} and vllm.version",
-            f"the study says {study.vllm.version} and this Python holds vLLM {packages['vllm']}",
+            f"the study says {vllm} and this Python holds vLLM {packages['vllm']}",
             "give the study the version that is installed, or install the study's",
         )

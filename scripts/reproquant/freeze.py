@@ -62,7 +62,7 @@ def _name_and_version(info: str) -> tuple[str, str] | None:
     place = os.path.join(info, file) if os.path.isdir(info) else info
     try:
         with open(place, encoding="utf-8", errors="replace") as metadata:
-            head = metadata.read(HEAD_BYTES)
+            head = metadata.read(HEAD_BYTES).partition("\n\n")[0]
     except OSError:
         return None
     fields = dict(re.findall(r"^(Name|Version): *(\S+)", head, re.MULTILINE))

@@ -8,12 +8,27 @@ import shlex
 import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 from reproquant.errors import ToolError
 
 PR_SET_PDEATHSIG = 1
 TAIL_LINES = 12
+
+
+@dataclass
+class Program:
+    """An outside program that this process has run: its name, and when it started and ended (ISO 8601)."""
+
+    name: str
+    started: str
+    finished: str | None = None
+
+
+PROGRAMS: dict[int, Program] = {}
+"""Those of this process, by process id, in the order of their starts."""
 
 
 def _die_with_parent() -> None:
@@ -41,7 +56,7 @@ def spawn(
         output.write(f"$ {shlex.join(words)}\n".encode())
         output.flush()
         try:
-            return subprocess.Popen(
+            process = subprocess.Popen(
                 words,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE if piped else output,
@@ -55,6 +70,8 @@ def spawn(
             raise ToolError(
                 words[0], f"it could not be started: {error}", "check that the file exists"
             ) from error
+    PROGRAMS[process.pid] = Program(Path(words[0]).name, now())
+    return process
 
 
 def run(
@@ -75,6 +92,7 @@ def run(
             for line in process.stdout:
                 tell(line.decode(errors="replace").rstrip())
         code = process.wait()
+        _ended(process)
     except BaseException:
         stop_group(process)
         raise
@@ -94,6 +112,17 @@ def stop_group(process: subprocess.Popen[bytes], grace_s: float = 10.0) -> None:
         except subprocess.TimeoutExpired:
             continue
     process.wait()
+    _ended(process)
+
+
+def now() -> str:
+    """This moment, ISO 8601 in UTC with milliseconds."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+def _ended(process: subprocess.Popen[bytes]) -> None:
+    if (program := PROGRAMS.get(process.pid)) and program.finished is None:
+        program.finished = now()
 
 
 def tail(log: Path, lines: int = TAIL_LINES) -> str:

@@ -2,8 +2,8 @@
 
 A recipe is JSON: the stage's name, its slice of the study, the digest of every
 module that its code can reach, the digests of the locks and data files it uses
-(of an external Python that of what is installed), the pinned versions of the packages
-it computes with. Its own digest is the one param that Snakemake watches. Code is
+(or of an image, or of what an external Python has installed), the pinned versions of
+the packages it computes with. Its own digest is the one param that Snakemake watches. Code is
 compared as syntax, so formatting, comments and docstrings don't count.
 """
 
@@ -20,7 +20,7 @@ from reproquant import external
 from reproquant.errors import StudyError
 from reproquant.files import digest_of, repository, sha256_file, sha256_text
 from reproquant.stages import STAGES
-from reproquant.study import External, Study, lock_path
+from reproquant.study import External, InContainer, Study, lock_path
 
 MACHINERY = frozenset(
     f"reproquant.{name}"
@@ -70,11 +70,13 @@ def workflow_pins() -> dict[str, str]:
 
 
 def _environment_digest(study: Study, name: str, frozen: Mapping[str, str]) -> str:
-    """The digest of a lock, or of what an external Python has installed."""
+    """The digest of a lock or an image, or of what an external Python has installed."""
     role = study.environments.role(name)
     chosen = study.environments.of(role)
     if isinstance(chosen, External):
         return frozen.get(name) or external.digest(role, chosen)
+    if isinstance(chosen, InContainer):
+        return chosen.container.image.rpartition("@sha256:")[2]
     return _file_digest(lock_path(name))
 
 

@@ -16,11 +16,12 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from errno import ENOSPC
 from pathlib import Path
 from typing import Any
 
+from reproquant import process
 from reproquant.errors import ReproquantError
 from reproquant.files import digest_of, listed, sha256_file, write_json
 from reproquant.machine import host
@@ -105,7 +106,7 @@ def stage(
     If the store holds the result of the same work, it is put into place and the
     process ends well before the body.
     """
-    started, begin = _now(), time.monotonic()
+    started, begin = process.now(), time.monotonic()
     terminal = _send_output_to(log)
     for hint in THREAD_HINTS:
         os.environ.pop(hint, None)
@@ -135,7 +136,7 @@ def stage(
             stored.keep(key, root, result)
         facts = {"key": key, "answered": kept is not None, "made": result.made} if key else None
         files = {root / path: digest for path, digest in result.files.items() if root / path in outputs}
-        write_json(record_path(output), compose(root, made, inputs, files, started, _now(), facts))
+        write_json(record_path(output), compose(root, made, inputs, files, started, process.now(), facts))
         shutil.rmtree(left_over, ignore_errors=True)
         how = "answered from the store" if kept else "done"
         _tell(terminal, f"{title}: {how} in {time.monotonic() - begin:.1f} s")
@@ -201,7 +202,7 @@ def _result(outputs: Sequence[Path], root: Path, started: str) -> stored.Result:
         digests |= zip(missing, pool.map(lambda name: sha256_file(names[name]), missing), strict=True)
     order = [path.relative_to(root).as_posix() for path in outputs]
     return stored.Result(
-        order, {name: digests[name] for name in names}, {"started": started, "finished": _now()}
+        order, {name: digests[name] for name in names}, {"started": started, "finished": process.now()}
     )
 
 
@@ -222,7 +223,3 @@ def _send_output_to(log: Path) -> int:
     os.dup2(target, 2)
     os.close(target)
     return terminal
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="milliseconds")

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from reproquant.study import Study
+from reproquant.study import InContainer, Study
 
 
 def _nothing(study: Study, **wildcards: str) -> tuple[str, ...]:
@@ -54,14 +54,29 @@ def _llama_cpp_source(study: Study) -> Any:
 
 def _bench(study: Study, subject: str) -> Any:
     chosen = study.subject(subject)
-    own = {"vllm": study.dump()["vllm"]} if chosen.engine == "vllm" else {}
-    workload = study.benchmark.model_dump(mode="json", exclude={"baseline"})
+    own = {"vllm": study.dump()["vllm"], **_container(study)} if chosen.engine == "vllm" else {}
+    workload = study.benchmark.model_dump(
+        mode="json", exclude={"baseline": True, "limits": {"baseline_drift_percent"}}
+    )
     return {
         "subject": chosen.model_dump(mode="json"),
         "benchmark": workload,
         "gpus": study.machine.gpus,
+        "bandwidth_gb_per_s": study.machine.bandwidth_gb_per_s if chosen.gpus else None,
         **own,
     }
+
+
+def _container(study: Study) -> dict[str, Any]:
+    """How vLLM's container is run; nothing for a vLLM that runs in none."""
+    chosen = study.environments.vllm
+    return chosen.model_dump(mode="json") if isinstance(chosen, InContainer) else {}
+
+
+def _environment(study: Study, environment: str) -> Any:
+    """A container's artifact names the tool that was asked."""
+    of_vllm = environment == study.environments.name("vllm")
+    return {"name": environment, **_container(study)} if of_vllm and _container(study) else environment
 
 
 def _bench_locks(study: Study, subject: str) -> tuple[str, ...]:
@@ -87,8 +102,14 @@ REPORT_FILES = tuple(
     for name in (
         "index.html.j2",
         "report.md.j2",
+        "drift.html.j2",
+        "drift.md.j2",
+        "proofs.html.j2",
+        "proofs.md.j2",
         "quality.html.j2",
         "quality.md.j2",
+        "efficiency.html.j2",
+        "efficiency.md.j2",
         "style.css",
         "page.js",
     )
@@ -100,10 +121,18 @@ CLAIMS_FILES = (
     "workflow/report/claims.md.j2",
 )
 
+MEASURING = Stage(
+    slice=_bench,
+    locks=_bench_locks,
+    files=lambda study, subject: (study.benchmark.prompt,),
+    modules=("reproquant.machine.copy_on_gpu", "reproquant.machine.copy_on_cpu"),
+    packages=("aiohttp", "gguf", "numpy", "nvidia-ml-py", "psutil"),
+    kept="by recipe and machine",
+)
+
 STAGES = {
-    "build_environment": Stage(
-        slice=lambda study, environment: environment, locks=lambda study, environment: (environment,)
-    ),
+    "build_environment": Stage(slice=_environment, locks=lambda study, environment: (environment,)),
+    "read_vllm": Stage(slice=lambda study: None, locks=lambda study: (study.environments.name("vllm"),)),
     "fetch_llama_cpp": Stage(slice=_llama_cpp_source),
     "build_llama_cpp": Stage(slice=_llama_cpp),
     "prove_cuda": Stage(slice=lambda study: _llama_cpp(study)["cuda_architectures"]),
@@ -122,13 +151,8 @@ STAGES = {
         modules=("reproquant.fp8.quantize", "reproquant.fp8.autofp8"),
         kept="by recipe",
     ),
-    "benchmark": Stage(
-        slice=_bench,
-        locks=_bench_locks,
-        files=lambda study, subject: (study.benchmark.prompt,),
-        packages=("aiohttp", "psutil"),
-        kept="by recipe and machine",
-    ),
+    "benchmark": MEASURING,
+    "benchmark_again": MEASURING,
     "evaluate_original": Stage(
         slice=lambda study: {"text": study.quality.text, "chunks": study.quality.chunks},
         locks=lambda study: (study.environments.name("fp8"),),

@@ -8,6 +8,7 @@ rule fetch_model:
         "results/{study}/logs/fetch_model.log",
     benchmark:
         "results/{study}/benchmarks/fetch_model.tsv"
+    threads: 4
     resources:
         mem_mb=4000,
         runtime=240,

@@ -3,13 +3,14 @@ rule report:
         model="results/{study}/model/manifest.json",
         llama_cpp="results/{study}/llama_cpp/build.json",
         machine_code=MACHINE_CODE,
+        capabilities=CAPABILITIES,
         inspections=expand(
             "results/{{study}}/gguf/{type}.inspect.json", type=["f16", *STUDY.gguf.quantizations]
         ),
         fp8="results/{study}/fp8/manifest.json",
-        measurements=expand(
-            "results/{{study}}/bench/{subject}.json", subject=[subject.name for subject in STUDY.subjects]
-        ),
+        measurements=MEASUREMENTS,
+        telemetry=TELEMETRY,
+        again=f"results/{{study}}/bench/again/{STUDY.benchmark.baseline}.json",
         quality=expand(
             "results/{{study}}/quality/{artifact}.json",
             artifact=["checkpoint", *STUDY.quality.artifacts] if STUDY.quality.artifacts else [],
@@ -32,8 +33,8 @@ rule report:
         recipe=recipe("report"),
     shell:
         "python scripts/report.py --study results/{wildcards.study}/study.json --recipe {params.recipe} --log {log}"
-        " --output {output.numbers} --results {input.model} {input.llama_cpp} {input.machine_code} {input.inspections} {input.fp8}"
-        " {input.measurements} {input.quality}"
+        " --output {output.numbers} --results {input.model} {input.llama_cpp} {input.machine_code} {input.capabilities} {input.inspections} {input.fp8}"
+        " {input.measurements} {input.telemetry} {input.again} {input.quality}"
 
 
 rule seal:

@@ -19,6 +19,7 @@ CHECKS: tuple[Callable[[Study, Reading], Iterable[Check]], ...] = (
     engines.compiler,
     engines.vllm,
     engines.pythons,
+    engines.containers,
     engines.pins,
     room.model,
     room.disk,

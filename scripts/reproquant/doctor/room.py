@@ -10,7 +10,7 @@ from pathlib import Path
 import yaml
 from pydantic import BaseModel, ConfigDict
 
-from reproquant.doctor.check import Check, check
+from reproquant.doctor.check import MEASURING, Check, check
 from reproquant.doctor.reading import Reading, locks
 from reproquant.engines.compatibility import expectations
 from reproquant.study import Study
@@ -56,6 +56,7 @@ def model(study: Study, reading: Reading) -> Iterator[Check]:
         f"from {study.model.source}",
         remedies.get(study.model.source, ""),
         "impossible" if source.hopeless else "warning",
+        ("fetch_model",),
     )
 
 
@@ -144,6 +145,7 @@ def gpu_memory(study: Study, reading: Reading) -> Iterator[Check]:
         "room for every subject's weights",
         "give these subjects more GPUs or a smaller artifact, or leave them out",
         "impossible",
+        MEASURING,
     )
 
 

@@ -4,11 +4,12 @@ from pathlib import Path
 
 from reproquant.engines.base import Engine
 from reproquant.engines.llama_cpp import LlamaServer
+from reproquant.engines.runtime import InImage, OnThisMachine, Runtime
 from reproquant.engines.vllm import VllmServer
 from reproquant.machine.host import cores_available
 from reproquant.model.manifest import Manifest
-from reproquant.study import Study, Subject
-from reproquant.toolchain import environments
+from reproquant.study import InContainer, Study, Subject
+from reproquant.toolchain import container, environments
 from reproquant.toolchain.llama_cpp import Build
 
 
@@ -23,5 +24,11 @@ def for_subject(study: Study, subject: Subject, weights: Path, engine: Path, log
     """
     if subject.engine == "llama_cpp":
         return LlamaServer(Build.load(engine), weights, study.benchmark, max(1, cores_available() - 1))
-    environment = environments.provide(study, "vllm", log)
-    return VllmServer(environment, Manifest.load(weights).directory, study.vllm, study.benchmark)
+    return VllmServer(_runtime(study, log), Manifest.load(weights).directory, study.vllm, study.benchmark)
+
+
+def _runtime(study: Study, log: Path) -> Runtime:
+    chosen = study.environments.vllm
+    if isinstance(chosen, InContainer):
+        return InImage(container.provide(chosen.container, log))
+    return OnThisMachine(environments.provide(study, "vllm", log))

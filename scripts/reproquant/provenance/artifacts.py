@@ -49,6 +49,10 @@ def artifacts(study: Study) -> tuple[Artifact, ...]:
             Artifact("build_environment", (), {"output": f"environments/{name}.json"}, {"environment": name})
             for name in dict.fromkeys(map(study.environments.name, study.roles))
         ),
+        *(
+            Artifact("read_vllm", (("environment", _environment(study, "vllm")),), {"output": capabilities})
+            for capabilities in _capabilities(study)
+        ),
         Artifact("fetch_llama_cpp", (), {"output": source}),
         Artifact("build_llama_cpp", (("source", source),), {"output": build}),
         *(
@@ -89,6 +93,7 @@ def artifacts(study: Study) -> tuple[Artifact, ...]:
             {"facts": "fp8/facts.json", "output": "fp8/manifest.json"},
         ),
         *(_benchmark(study, subject) for subject in study.subjects),
+        _benchmark_again(study),
         *_quality(study),
         _report(study, types),
     )
@@ -99,6 +104,11 @@ def _machine_code(study: Study) -> list[str]:
     return ["llama_cpp/machine_code.json"] if study.llama_cpp.backend == "cuda" else []
 
 
+def _capabilities(study: Study) -> list[str]:
+    """What vLLM's own source says about GPUs, if a subject runs in it."""
+    return ["vllm/capabilities.json"] if "vllm" in study.roles else []
+
+
 def _environment(study: Study, role: Role) -> str:
     return f"environments/{study.environments.name(role)}.json"
 
@@ -106,16 +116,32 @@ def _environment(study: Study, role: Role) -> str:
 def _benchmark(study: Study, subject: Subject) -> Artifact:
     if subject.engine == "vllm":
         weights = {"checkpoint": "model/manifest.json", "fp8": "fp8/manifest.json"}[subject.artifact]
-        engine, proof = _environment(study, "vllm"), []
+        engine, proof = _environment(study, "vllm"), _capabilities(study)
     else:
         weights, engine = f"gguf/{subject.artifact}.gguf", "llama_cpp/build.json"
         proof = _machine_code(study)
     return Artifact(
         "benchmark",
-        (("weights", weights), ("engine", engine), *(("machine-code", path) for path in proof)),
-        {"output": f"bench/{subject.name}.json"},
+        (("weights", weights), ("engine", engine), *(("proof", path) for path in proof)),
+        {"output": f"bench/{subject.name}.json", "telemetry": f"bench/{subject.name}.telemetry.json"},
         {"subject": subject.name},
     )
+
+
+def _benchmark_again(study: Study) -> Artifact:
+    """The baseline's second measurement, which comes after all subjects."""
+    name = study.benchmark.baseline
+    baseline = _benchmark(study, study.subject(name))
+    return Artifact(
+        "benchmark_again",
+        (*baseline.inputs, *(("subjects", path) for path in _measurements(study))),
+        {"output": f"bench/again/{name}.json"},
+        {"subject": name},
+    )
+
+
+def _measurements(study: Study) -> list[str]:
+    return [f"bench/{subject.name}.json" for subject in study.subjects]
 
 
 def _quality(study: Study) -> list[Artifact]:
@@ -145,9 +171,12 @@ def _report(study: Study, types: tuple[str, ...]) -> Artifact:
         "model/manifest.json",
         "llama_cpp/build.json",
         *_machine_code(study),
+        *_capabilities(study),
         *(f"gguf/{type}.inspect.json" for type in types),
         "fp8/manifest.json",
-        *(f"bench/{subject.name}.json" for subject in study.subjects),
+        *_measurements(study),
+        *(f"bench/{subject.name}.telemetry.json" for subject in study.subjects),
+        _benchmark_again(study).main,
         *(one.main for one in _quality(study)),
     ]
     return Artifact(

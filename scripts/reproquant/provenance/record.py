@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from reproquant import __version__
+from reproquant import __version__, process
 from reproquant.files import read_json, repository, sha256_file
 
 STATEMENT = "https://in-toto.io/Statement/v1"
@@ -59,9 +59,18 @@ class Builder(Part):
     id: str
 
 
+class Program(Part):
+    """An outside program that the stage ran, such as a compiler or a server."""
+
+    name: str
+    startedOn: str
+    finishedOn: str
+
+
 class Metadata(Part):
     startedOn: str
     finishedOn: str
+    programs: list[Program] = []
 
 
 class RunDetails(Part):
@@ -90,6 +99,17 @@ def record_path(artifact: Path) -> Path:
     return artifact.with_name(artifact.name + ".prov.json")
 
 
+def record_of(path: Path, root: Path) -> Path | None:
+    """The record that names a file: its own, or that of another output of the same stage in its folder."""
+    if (own := record_path(path)).is_file():
+        return own
+    name = _name(path, root)
+    for record in sorted(path.parent.glob("*.prov.json")):
+        if any(subject["name"] == name for subject in read_json(record)["subject"]):
+            return record
+    return None
+
+
 def compose(
     root: Path,
     recipe: dict[str, Any],
@@ -103,7 +123,8 @@ def compose(
 
     ``outputs`` come with their sha256; an input's is taken from its own record
     where it has one. ``stored`` is the key in the store of results and, if the
-    stage was answered from there, when the result was made.
+    stage was answered from there, when the result was made. The outside programs are those that
+    this process has run.
     """
     record = Record(
         type=STATEMENT,
@@ -125,7 +146,18 @@ def compose(
             ),
             runDetails=RunDetails(
                 builder=Builder(id=f"urn:reproquant:{__version__}"),
-                metadata=Metadata(startedOn=started, finishedOn=finished),
+                metadata=Metadata(
+                    startedOn=started,
+                    finishedOn=finished,
+                    programs=[
+                        Program(
+                            name=program.name,
+                            startedOn=program.started,
+                            finishedOn=program.finished or finished,
+                        )
+                        for program in process.PROGRAMS.values()
+                    ],
+                ),
             ),
         ),
     )
@@ -148,9 +180,9 @@ def checkout() -> dict[str, Any]:
 
 
 def dependency(path: Path, root: Path) -> Dependency:
-    """An input with its digest, and that of its record if it has one."""
-    record = record_path(path)
-    if not record.is_file():
+    """An input with its digest, and that of the record that names it if there is one."""
+    record = record_of(path, root)
+    if record is None:
         return Dependency(
             name=_name(path, root),
             digest=Sha256(sha256=sha256_file(path)),

@@ -1,4 +1,4 @@
-"""The environment of a role: built from its lock, or the Python that the user named."""
+"""The environment of a role: built from its lock, the Python that the user named, or a container image."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from reproquant import external
-from reproquant.study import EXTERNAL, External, Role, Study
-from reproquant.toolchain import python_env
+from reproquant.study import EXTERNAL, External, InContainer, Role, Study
+from reproquant.toolchain import container, python_env
 from reproquant.toolchain.interpreter import Interpreter
 
 
@@ -45,4 +45,16 @@ def provide(study: Study, role: Role, log: Path) -> Interpreter:
     if isinstance(chosen, External):
         external.check_role(study, role)
         return ExternalEnv(role, chosen)
+    assert isinstance(chosen, str)
     return python_env.ensure(chosen, log)
+
+
+def examine(study: Study, role: Role, log: Path) -> dict[str, Any]:
+    """Everything that is known of a role's environment, which is built or pulled first if it isn't there.
+
+    Raises what ``provide`` and ``container.provide`` do.
+    """
+    chosen = study.environments.of(role)
+    if isinstance(chosen, InContainer):
+        return container.provide(chosen.container, log).examine(study.vllm.version)
+    return provide(study, role, log).examine()
