@@ -68,6 +68,10 @@ def _bench_locks(study: Study, subject: str) -> tuple[str, ...]:
     return (study.environments.vllm,) if study.subject(subject).engine == "vllm" else ()
 
 
+def _bench_files(study: Study, subject: str) -> tuple[str, ...]:
+    return (study.benchmark.prompt, *(FP8_PLUGIN if study.subject(subject).emulated else ()))
+
+
 def _evaluated(study: Study, artifact: str) -> Any:
     """A variant of the FP8 checkpoint is made for its evaluation; of the others only the name matters."""
     variant = study.fp8_variant(artifact)
@@ -81,6 +85,18 @@ def _evaluation_files(study: Study, artifact: str) -> tuple[str, ...]:
 def _report(study: Study) -> Any:
     return study.dump()
 
+
+FP8_PLUGIN = tuple(
+    f"workflow/plugins/fp8_emulated/{name}"
+    for name in (
+        "reproquant_fp8_emulated/__init__.py",
+        "reproquant_fp8_emulated/arithmetic.py",
+        "reproquant_fp8_emulated/method.py",
+        "reproquant_fp8_emulated-1.0.dist-info/METADATA",
+        "reproquant_fp8_emulated-1.0.dist-info/entry_points.txt",
+    )
+)
+"""All of the plugin that an emulated subject's server loads."""
 
 REPORT_FILES = tuple(
     f"workflow/report/{name}"
@@ -125,7 +141,7 @@ STAGES = {
     "benchmark": Stage(
         slice=_bench,
         locks=_bench_locks,
-        files=lambda study, subject: (study.benchmark.prompt,),
+        files=_bench_files,
         packages=("aiohttp", "psutil"),
         kept="by recipe and machine",
     ),

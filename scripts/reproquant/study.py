@@ -316,6 +316,11 @@ class Subject(Section):
     split_mode: Literal["none", "layer", "tensor"] = Field(
         default="none", description="llama.cpp on several GPUs"
     )
+    emulated: bool = Field(
+        default=False,
+        description="vLLM on fp8 without FP8 units: a plugin of this project widens the weights in each "
+        "forward pass; the speed is that of the emulation, so the report doesn't rank it",
+    )
     arguments: tuple[str, ...] = ()
     expected: Literal["unsupported"] | None = Field(
         default=None, description="a refusal that is known beforehand; the report says whether it came"
@@ -369,6 +374,7 @@ class Study(Section):
         for check in (
             _picked_sections,
             _artifacts_exist,
+            _emulated_is_fp8,
             _evaluated_exist,
             _baseline_exists,
             _files_exist,
@@ -462,6 +468,16 @@ def _artifacts_exist(study: Study, where: str) -> None:
                 f"{key}.artifact",
                 f"{subject.engine} can't serve '{subject.artifact}' here",
                 f"use one of {', '.join(known[subject.engine])}, or add the type to gguf.quantizations",
+            )
+
+
+def _emulated_is_fp8(study: Study, where: str) -> None:
+    for index, subject in enumerate(study.subjects):
+        if subject.emulated and (subject.engine, subject.artifact) != ("vllm", "fp8"):
+            raise StudyError(
+                f"{where}: subjects.{index}.emulated",
+                f"'{subject.name}' is {subject.artifact} in {subject.engine}; only FP8 in vLLM is emulated",
+                "leave the key out, or set engine to vllm and artifact to fp8",
             )
 
 

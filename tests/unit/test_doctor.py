@@ -99,8 +99,9 @@ def vllm_checks(*subjects: str, version: str) -> set[str]:
 
 NO_LINKS = every("nvmlDeviceGetNvLinkState", {str(link): 0 for link in range(6)})
 NO_PEERS = every("nvmlDeviceGetP2PStatus", {"0": 3, "1": 3})
-FP16 = ("vllm-fp16-tp1", "vllm-fp16-tp2")
-WORKS = {"vllm-fp16-tp1": "works", "vllm-fp16-tp2": "works", "vllm-fp8": "refused"}
+SERVED = ("vllm-fp16-tp1", "vllm-fp16-tp2")
+ANY = (*SERVED, "vllm-fp8-emulated")
+WORKS = {**dict.fromkeys(ANY, "works"), "vllm-fp8": "refused"}
 CUDA_13 = ToolError(
     "nvcc", "nvcc 13.0.48 can't make machine code for sm_70", "sm_70 needs CUDA >= 12.0 and < 13"
 )
@@ -124,11 +125,11 @@ SITUATIONS = {
     "one of the two cards is gone": Situation(lambda data: data["devices"].pop(), impossible={"GPUs"}),
     "two H200": Situation(
         H200, warns={"GPU model", "compute capability", "CUDA architectures"},
-        unknown=vllm_checks(*FP16, "vllm-fp8", version="0.9.2"), expected={"vllm-fp8": "unknown"},
+        unknown=vllm_checks(*ANY, "vllm-fp8", version="0.9.2"), expected={"vllm-fp8": "unknown"},
     ),
     "two P100, older than the code that is built": Situation(
         P100, warns={"GPU model", "compute capability"}, impossible={"CUDA architectures", "GPU memory"},
-        unknown=vllm_checks(*FP16, version="0.9.2"), expected={"vllm-fp8": "refused"},
+        unknown=vllm_checks(*ANY, version="0.9.2"), expected={"vllm-fp8": "refused"},
     ),
     "two V100 with 16 GB": Situation(
         both(every("nvmlDeviceGetName", "Tesla V100-SXM2-16GB"), every("nvmlDeviceGetMemoryInfo", {"total": 16_945_512_448})),
@@ -162,19 +163,20 @@ SITUATIONS = {
     ),
     "only CUDA 13": Situation(machine={"toolkit": CUDA_13}, impossible={"nvcc"}),
     "a vLLM without machine code for the card": Situation(
-        study={"vllm": {"version": "0.33.0"}}, warns=vllm_checks(*FP16, version="0.33.0"),
+        study={"vllm": {"version": "0.33.0"}}, warns=vllm_checks(*ANY, version="0.33.0"),
         expected={"vllm-fp16-tp1": "refused", "vllm-fp8": "refused"},
     ),
     "a vLLM that is silently slow": Situation(
-        study={"vllm": {"version": "0.15.1"}}, warns=vllm_checks(*FP16, version="0.15.1"),
+        study={"vllm": {"version": "0.15.1"}}, warns=vllm_checks(*SERVED, version="0.15.1"),
+        unknown=vllm_checks("vllm-fp8-emulated", version="0.15.1"),
         expected={"vllm-fp16-tp1": "slow-path", "vllm-fp8": "refused"},
     ),
     "a vLLM that nobody has looked at": Situation(
-        study={"vllm": {"version": "9.9.9"}}, unknown=vllm_checks(*FP16, "vllm-fp8", version="9.9.9"),
+        study={"vllm": {"version": "9.9.9"}}, unknown=vllm_checks(*ANY, "vllm-fp8", version="9.9.9"),
         expected={"vllm-fp16-tp1": "unknown"},
     ),
     "vLLM without the switches that Volta needs": Situation(
-        study={"vllm": {"arguments": []}}, warns={f"vLLM's switches, {name}" for name in FP16}, expected=WORKS,
+        study={"vllm": {"arguments": []}}, warns={f"vLLM's switches, {name}" for name in ANY}, expected=WORKS,
     ),
     "bfloat16 on Volta": Situation(study={"vllm": {"dtype": "bfloat16"}}, warns={"vLLM's dtype"}),
     "an image by its tag": Situation(

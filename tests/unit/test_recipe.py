@@ -152,6 +152,21 @@ def test_a_recipe_names_the_module_that_another_python_runs(study: Study) -> Non
     assert "reproquant/fp8/quantize.py" in recipe("quantize_fp8", study)["code"]
 
 
+def test_an_emulated_subject_depends_on_every_file_of_the_plugin_and_no_other_does(study: Study) -> None:
+    plugin = ROOT / "workflow/plugins/fp8_emulated"
+    every = {
+        str(path.relative_to(ROOT))
+        for path in plugin.rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    files = {
+        name: set(recipe("benchmark", study, subject=name)["files"])
+        for name in ("vllm-fp8-emulated", "vllm-fp8")
+    }
+    assert files["vllm-fp8-emulated"] - files["vllm-fp8"] == every
+    assert not files["vllm-fp8"] & every
+
+
 def test_equal_studies_give_equal_digests(study: Study) -> None:
     again = Study.resolve(study.dump())
     assert recipe_digest("fetch_model", study) == recipe_digest("fetch_model", again)

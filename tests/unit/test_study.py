@@ -89,6 +89,11 @@ REFUSED = {
     "a lock that isn't there": ("environments.vllm", "vllm-9", ["environments.vllm", "make lock"]),
     "a prompt that isn't there": ("benchmark.prompt", "no.txt", ["benchmark.prompt", "no.txt"]),
     "a source without its section": ("model.source", "local", ["model.local", "section is missing"]),
+    "an emulation of what isn't FP8": (
+        "subjects.0.emulated",
+        True,
+        ["subjects.0.emulated", "only FP8 in vLLM"],
+    ),
     "a study name with a slash": ("name", "a/b", ["name"]),
 }
 

@@ -102,6 +102,8 @@ def look_up(version: str, capability: str, quantization: str) -> Row:
 
 def quantization_of(subject: Subject) -> str:
     """vLLM's name for what a subject's artifact is quantized with."""
+    if subject.emulated:
+        return f"{subject.artifact}-emulated"
     return "none" if subject.artifact == "checkpoint" else subject.artifact
 
 

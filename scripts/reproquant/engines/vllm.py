@@ -10,6 +10,7 @@ from typing import Any
 from reproquant.engines.base import LOOPBACK, PORT, Dialect, Engine, Plan
 from reproquant.engines.native import NativeRun, speeds_of_vllm_bench
 from reproquant.errors import StudyError
+from reproquant.files import repository
 from reproquant.machine.gpu import visible_devices
 from reproquant.study import Benchmark, Subject, Vllm
 from reproquant.toolchain.python_env import PythonEnv
@@ -24,6 +25,8 @@ QUIET = {
     "PYTHONNOUSERSITE": "1",
     "PYTHONPATH": "",
 }
+PLUGIN = "reproquant_fp8_emulated"
+PLUGIN_FOLDER = "workflow/plugins/fp8_emulated"
 
 
 class VllmServer(Engine):
@@ -96,6 +99,7 @@ class VllmServer(Engine):
         variables = {
             "CUDA_VISIBLE_DEVICES": visible_devices(subject.gpus),
             **QUIET,
+            **(_emulation() if subject.emulated else {}),
             **dict(text.split("=", 1) for text in self._settings.environment_variables),
         }
         return Plan(command, variables, (CACHE_OFF,))
@@ -140,3 +144,8 @@ class VllmServer(Engine):
         """Whether this version tells a request's times in its answer; others have sums in /metrics."""
         numbers = tuple(int(part) for part in re.findall(r"\d+", self._settings.version))
         return numbers >= TIMES_SINCE
+
+
+def _emulation() -> dict[str, str]:
+    """Variables with which vLLM finds and loads the plugin, and no other."""
+    return {"PYTHONPATH": str(repository() / PLUGIN_FOLDER), "VLLM_PLUGINS": PLUGIN}

@@ -42,6 +42,7 @@ def as_data(content: Content) -> dict[str, object]:
             {
                 "name": subject.name,
                 "status": subject.status,
+                "emulated": subject.emulated,
                 "reasons": [reason.text for reason in subject.reasons],
                 "evidence": subject.evidence.text if subject.evidence else None,
                 "artifact_bytes": subject.size.id,
