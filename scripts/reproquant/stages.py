@@ -43,6 +43,11 @@ def _model(study: Study) -> Any:
     return study.dump()["model"]
 
 
+def _checkpoint(study: Study, checkpoint: str) -> Any:
+    settings = study.dump()["checkpoints"][checkpoint]
+    return {key: settings[key] for key in ("source", settings["source"])}
+
+
 def _llama_cpp(study: Study) -> Any:
     return study.dump()["llama_cpp"]
 
@@ -124,6 +129,7 @@ STAGES = {
     "build_llama_cpp": Stage(slice=_llama_cpp),
     "prove_cuda": Stage(slice=lambda study: _llama_cpp(study)["cuda_architectures"]),
     "fetch_model": Stage(slice=_model, packages=("gguf", "huggingface-hub", "numpy", "safetensors")),
+    "fetch_checkpoint": Stage(slice=_checkpoint, packages=("huggingface-hub",)),
     "convert_gguf": Stage(
         slice=lambda study: study.model.name,
         locks=lambda study: (study.environments.converter,),

@@ -48,6 +48,7 @@ def digests(checkout: Path) -> dict[str, str]:
         study = Study.resolve(yaml.safe_load(open("config.yaml")))
         wildcards = {
             "build_environment": [{"environment": e} for e in ("converter", "fp8", "vllm-v100")],
+            "fetch_checkpoint": [{"checkpoint": "gptq-int4"}],
             "quantize_gguf": [{"type": "Q4_K_M"}],
             "inspect_gguf": [{"type": "Q4_K_M"}],
             "benchmark": [{"subject": s} for s in ("vllm-fp16-tp1", "llama-q4km")],
@@ -78,7 +79,7 @@ def edit(checkout: Path, name: str, old: str, new: str) -> None:
 
 EVERY_STAGE_THAT_RUNS_A_PROGRAM = {
     "build_environment converter", "build_environment fp8", "build_environment vllm-v100",
-    "fetch_llama_cpp", "build_llama_cpp", "prove_cuda", "fetch_model", "convert_gguf", "quantize_gguf Q4_K_M",
+    "fetch_llama_cpp", "build_llama_cpp", "prove_cuda", "fetch_model", "fetch_checkpoint gptq-int4", "convert_gguf", "quantize_gguf Q4_K_M",
     "quantize_fp8", "benchmark vllm-fp16-tp1", "benchmark llama-q4km",
     "evaluate_original", "evaluate_quality Q4_K_M", "evaluate_quality fp8-autofp8",
 }  # fmt: skip
@@ -111,6 +112,9 @@ EDITS = {
         {"fetch_llama_cpp", "build_llama_cpp", "report"},
     ),
     "the model's revision": ("config.yaml", "revision: a09a", "revision: b09a", {"fetch_model", "report"}),
+    "the GPTQ checkpoint's revision": (
+        "config.yaml", "revision: e9c9", "revision: f9c9", {"fetch_checkpoint gptq-int4", "report"},
+    ),
     "a number of GPUs": (
         "config.yaml", "artifact: Q4_K_M, gpus: 1", "artifact: Q4_K_M, gpus: 2",
         {"benchmark llama-q4km", "report"},

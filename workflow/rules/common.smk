@@ -27,6 +27,7 @@ MACHINE_CODE = ["results/{study}/llama_cpp/machine_code.json"] if STUDY.llama_cp
 wildcard_constraints:
     study=re.escape(STUDY.name),
     environment=r"[\w.-]+",
+    checkpoint=r"[\w.-]+",
     type=r"\w+",
     subject="|".join(re.escape(subject.name) for subject in STUDY.subjects),
 
@@ -53,7 +54,8 @@ def benchmark_inputs(wildcards):
     root = f"results/{wildcards.study}"
     subject = STUDY.subject(wildcards.subject)
     if subject.engine == "vllm":
-        weights = {"checkpoint": "model/manifest.json", "fp8": "fp8/manifest.json"}[subject.artifact]
+        own = {"checkpoint": "model/manifest.json", "fp8": "fp8/manifest.json"}
+        weights = own.get(subject.artifact, f"checkpoints/{subject.artifact}/manifest.json")
         engine = f"environments/{STUDY.environments.vllm}.json"
     else:
         weights, engine = f"gguf/{subject.artifact}.gguf", "llama_cpp/build.json"

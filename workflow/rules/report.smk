@@ -7,6 +7,9 @@ rule report:
             "results/{{study}}/gguf/{type}.inspect.json", type=["f16", *STUDY.gguf.quantizations]
         ),
         fp8="results/{study}/fp8/manifest.json",
+        checkpoints=expand(
+            "results/{{study}}/checkpoints/{checkpoint}/manifest.json", checkpoint=STUDY.checkpoints
+        ),
         measurements=expand(
             "results/{{study}}/bench/{subject}.json", subject=[subject.name for subject in STUDY.subjects]
         ),
@@ -33,7 +36,7 @@ rule report:
     shell:
         "python scripts/report.py --study results/{wildcards.study}/study.json --recipe {params.recipe} --log {log}"
         " --output {output.numbers} --results {input.model} {input.llama_cpp} {input.machine_code} {input.inspections} {input.fp8}"
-        " {input.measurements} {input.quality}"
+        " {input.checkpoints} {input.measurements} {input.quality}"
 
 
 rule seal:

@@ -24,12 +24,12 @@ NO_SECOND_BIT = ~0x4000
 def merged(codes: Tensor, scales: Tensor, widths: Sequence[int]) -> tuple[Tensor, Tensor]:
     """Codes [out, in] of matrices that lie below each other, ``widths`` rows each, for one common scale.
 
-    The scale is the largest; what had another is rounded again, by way of float16 as vLLM does it for its
-    FP8 kernels (``requantize_with_max_scale``).
+    The scale is the largest; what had a smaller one is rounded again, by way of float16 as vLLM does it for
+    its FP8 kernels (``requantize_with_max_scale``).
     """
     largest = scales.max()
     parts = [
-        part if scale == largest else to_codes((part.half() * scale).float(), largest)
+        to_codes((part.half() * scale).float(), largest)
         for part, scale in zip(codes.split(list(widths)), scales, strict=True)
     ]
     return torch.cat(parts), largest
