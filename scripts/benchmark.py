@@ -1,5 +1,6 @@
 """Measure one subject over HTTP."""
 
+import shutil
 from pathlib import Path
 
 from reproquant import program
@@ -18,17 +19,21 @@ def main(
     weights: Path,
     engine: Path,
     output: Path,
-    machine_code: Path | None = None,
+    telemetry: Path,
+    proof: Path | None = None,
 ) -> None:
-    inputs = [path for path in (weights, engine, machine_code) if path]
+    inputs = [path for path in (weights, engine, proof) if path]
     with stage("benchmark", study, recipe, log, inputs, output, subject=subject) as run:
         chosen = run.study.subject(subject)
         server = for_subject(run.study, chosen, weights, engine, run.log)
-        measurement = measure(server, chosen, run.study.benchmark, run.log)
+        bandwidth = run.study.machine.bandwidth_gb_per_s if chosen.gpus else None
+        samples = run.scratch(telemetry)
+        measurement = measure(server, chosen, run.study.benchmark, run.log, samples, bandwidth)
         data = measurement.model_dump(mode="json")
         if measurement.status == "failed":
             kept = output.with_suffix(".failed.json")
             write_json(kept, data)
+            shutil.copyfile(samples, output.with_suffix(".failed.telemetry.json"))
             raise ToolError(
                 f"subject {subject}",
                 "\n".join([*measurement.reasons, measurement.evidence or ""]),

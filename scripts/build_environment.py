@@ -1,17 +1,17 @@
-"""Build one locked environment in the store and describe what is in it."""
+"""Provide one environment, built in the store, external or an image, and describe what is in it."""
 
 from pathlib import Path
 
 from reproquant import program
 from reproquant.files import write_json
 from reproquant.stage import stage
-from reproquant.toolchain import python_env
+from reproquant.toolchain import environments
 
 
 def main(study: Path, recipe: str, log: Path, environment: str, output: Path) -> None:
     with stage("build_environment", study, recipe, log, [], output, environment=environment) as run:
-        built = python_env.ensure(environment, run.log)
-        write_json(run.scratch(output), built.describe())
+        role = run.study.environments.role(environment)
+        write_json(run.scratch(output), environments.examine(run.study, role, run.log))
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from reproquant import program
 from reproquant.gguf.convert import convert
 from reproquant.model.manifest import Manifest
 from reproquant.stage import stage
-from reproquant.toolchain import python_env
+from reproquant.toolchain import environments
 from reproquant.toolchain.llama_cpp import fetch_source
 
 
@@ -15,7 +15,7 @@ def main(
 ) -> None:
     with stage("convert_gguf", study, recipe, log, [model, source, environment], output) as run:
         tree = fetch_source(run.study.llama_cpp.spec, run.log)
-        converter = python_env.ensure(run.study.environments.converter, run.log)
+        converter = environments.provide(run.study, "converter", run.log)
         convert(Manifest.load(model), tree, converter, run.scratch(output), run.log)
 
 

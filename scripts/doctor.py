@@ -1,4 +1,4 @@
-"""Examine the machine for the study; fail, with every reason, if the study is impossible on it."""
+"""Examine the machine for the study; fail, with every reason, if what is about to run is impossible on it."""
 
 import sys
 from pathlib import Path
@@ -11,14 +11,17 @@ from reproquant.files import write_json
 from reproquant.study import Study
 
 
-def main(study: Path, output: Path) -> None:
+def main(study: Path, running: list[str], output: Path) -> None:
     wanted = Study.load(study)
     reading = read(wanted, study.parent)
     checks = examine(wanted, reading)
     show(checks, sys.stderr)
+    later = [check.name for check in checks if check.verdict == "impossible" and not check.stops(running)]
+    if later:
+        print(f"not in the way of what runs now: {', '.join(later)}", file=sys.stderr)
     write_json(output, as_data(wanted, checks, reading))
     try:
-        insist(wanted, checks)
+        insist(wanted, checks, running)
     except ReproquantError as error:
         print(error, file=sys.stderr)
         raise SystemExit(2) from None

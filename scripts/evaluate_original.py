@@ -7,12 +7,12 @@ from reproquant.files import write_json
 from reproquant.model.manifest import Manifest
 from reproquant.quality.measure import Evaluator
 from reproquant.stage import stage
-from reproquant.toolchain import python_env
+from reproquant.toolchain import environments
 
 
 def main(study: Path, recipe: str, log: Path, model: Path, environment: Path, output: Path) -> None:
     with stage("evaluate_original", study, recipe, log, [model, environment], output) as run:
-        torch = python_env.ensure(run.study.environments.fp8, run.log)
+        torch = environments.provide(run.study, "fp8", run.log)
         evaluator = Evaluator(torch, Manifest.load(model), run.folder, run.log)
         found = evaluator.original(run.study.quality, run.scratch(output.parent / "original"))
         write_json(run.scratch(output), found.model_dump(mode="json"))

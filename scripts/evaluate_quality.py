@@ -8,7 +8,7 @@ from reproquant.model.manifest import Manifest
 from reproquant.quality.measure import Evaluator
 from reproquant.quality.result import Original
 from reproquant.stage import stage
-from reproquant.toolchain import python_env
+from reproquant.toolchain import environments
 from reproquant.toolchain.llama_cpp import Build
 
 
@@ -27,7 +27,7 @@ def main(
 ) -> None:
     inputs = dict.fromkeys([model, original, environment, weights, *([llama_cpp] if llama_cpp else [])])
     with stage("evaluate_quality", study, recipe, log, list(inputs), output, artifact=artifact) as run:
-        torch = python_env.ensure(run.study.environments.fp8, run.log)
+        torch = environments.provide(run.study, "fp8", run.log)
         evaluator = Evaluator(torch, Manifest.load(model), run.folder, run.log)
         base = original.parent / Original.model_validate(read_json(original)).base
         if llama_cpp:

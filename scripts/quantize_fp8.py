@@ -7,7 +7,7 @@ from reproquant.files import write_json
 from reproquant.fp8 import checkpoint
 from reproquant.model import manifest
 from reproquant.stage import stage
-from reproquant.toolchain import python_env
+from reproquant.toolchain import environments
 
 
 def main(
@@ -16,7 +16,7 @@ def main(
     with stage("quantize_fp8", study, recipe, log, [model, environment], output) as run:
         original = manifest.Manifest.load(model)
         target = run.scratch(output.parent / "checkpoint")
-        torch = python_env.ensure(run.study.environments.fp8, run.log)
+        torch = environments.provide(run.study, "fp8", run.log)
         write_json(run.scratch(facts), checkpoint.make(original, run.study.fp8, torch, target, run.log))
         source = {**original.source, "quantized": "W8A8 in AutoFP8's layout"}
         manifest.write(target, run.scratch(output), original.name, source)

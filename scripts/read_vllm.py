@@ -1,21 +1,18 @@
-"""Compare a vLLM's own source with the compatibility table: a wheel, or the site-packages folder of one.
-
-Exit code 1, with a sentence for each, if they contradict each other.
-"""
+"""Read out of the installed vLLM which GPUs it refuses, and how; stop if the tables say otherwise."""
 
 from pathlib import Path
 
 from reproquant import program
-from reproquant.engines.vllm_source import contradictions, read
+from reproquant.engines.vllm_source import insist, of_study, read
+from reproquant.files import write_json
+from reproquant.stage import stage
 
 
-def main(source: Path) -> None:
-    found = read(source)
-    for method, minimum in sorted(found.minimums.items()):
-        print(f"vLLM {found.version}: {method} from compute capability {minimum / 10}")
-    wrong = contradictions(found)
-    print(*wrong, sep="\n")
-    raise SystemExit(bool(wrong))
+def main(study: Path, recipe: str, log: Path, environment: Path, output: Path) -> None:
+    with stage("read_vllm", study, recipe, log, [environment], output) as run:
+        found = read(of_study(run.study, run.folder, run.log))
+        insist(found)
+        write_json(run.scratch(output), found.as_data())
 
 
 if __name__ == "__main__":

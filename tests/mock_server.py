@@ -24,6 +24,8 @@ from aiohttp import web
 
 TEXT = "量"
 CACHED = 16
+FIRST_ROUND = 3
+"""How many requests come before the rounds, where the warm-up of the fault suite has three lone ones."""
 
 
 def always(number: int) -> float:
@@ -39,6 +41,7 @@ class Behaviour:
     ``tells`` says by whose words the server's times and the tokens in a chunk are
     told. ``slowness`` multiplies the decode steps of the behaviour's n-th request,
     counted from 0. What the server tells of itself is multiplied by ``told_...``.
+    A request that ``when`` says no to is answered as if nothing were wrong.
     """
 
     chunk: int = 1
@@ -49,6 +52,7 @@ class Behaviour:
     tells: Literal["vllm", "llama", "nothing"] = "vllm"
     cached: int | None = 0
     hits: int = 0
+    preemptions: int = 0
     surplus_prompt: int = 0
     tokens: Callable[[int], int] = lambda asked: asked
     slowness: Callable[[int], float] = always
@@ -58,6 +62,7 @@ class Behaviour:
     told_decode: float = 1.0
     told_tokens: float = 1.0
     end: Literal["done", "error", "cut"] = "done"
+    when: Callable[[int], bool] = lambda number: True
 
 
 BEHAVIOURS = {
@@ -74,7 +79,13 @@ BEHAVIOURS = {
     "surplus": Behaviour(surplus_prompt=1),
     "cached": Behaviour(cached=CACHED),
     "counter": Behaviour(cached=None, hits=CACHED),
+    "preempting": Behaviour(preemptions=1, when=lambda number: number == FIRST_ROUND),
     "silent": Behaviour(cached=None, tells="nothing"),
+    "short-at-first": Behaviour(tokens=lambda asked: asked - 1, when=lambda number: number == 1),
+    "cached-at-first": Behaviour(cached=CACHED, when=lambda number: number == 1),
+    "cached-once": Behaviour(cached=CACHED, when=lambda number: number == FIRST_ROUND + 3),
+    "short-once": Behaviour(tokens=lambda asked: asked - 1, when=lambda number: number == FIRST_ROUND + 3),
+    "untold-once": Behaviour(cached=None, when=lambda number: number == FIRST_ROUND + 3),
     "jittery": Behaviour(slowness=lambda number: 1 + number % 2),
     "drifting": Behaviour(slowness=lambda number: 1 + number / 2),
     "cold": Behaviour(slowness=lambda number: 3 ** max(0, 2 - number)),
@@ -95,10 +106,11 @@ OTHERS = {
 
 
 class MockServer:
-    def __init__(self, ttft_s: float, itl_s: float) -> None:
+    def __init__(self, ttft_s: float, itl_s: float, prompts: Path | None = None) -> None:
         self.ttft_s, self.itl_s = ttft_s, itl_s
+        self.prompts = prompts
         self.requests: Counter[str] = Counter()
-        self.hits = 0
+        self.hits = self.preemptions = 0
         self.tokens = self.prefill_s = self.decode_s = 0.0
 
     def app(self) -> web.Application:
@@ -115,7 +127,8 @@ class MockServer:
     async def metrics(self, request: web.Request) -> web.Response:
         lines = ("# HELP", f'mock:hits_total{{model="a"}} {self.hits}', "mock:hits_created 1.7e9")
         sums = (f"mock:prefill_seconds_sum {self.prefill_s}", f"mock:decode_seconds_sum {self.decode_s}")
-        return web.Response(text="\n".join((*lines, *sums, f"mock:tokens_total {self.tokens}", "")))
+        counts = (f"mock:tokens_total {self.tokens}", f"mock:preemptions_total {self.preemptions}", "")
+        return web.Response(text="\n".join((*lines, *sums, *counts)))
 
     async def tokenize(self, request: web.Request) -> web.Response:
         body = await request.json()
@@ -127,6 +140,9 @@ class MockServer:
         came = time.monotonic()
         body = await request.json()
         name = body["model"]
+        if self.prompts:
+            with self.prompts.open("a") as file:
+                print(json.dumps(body["prompt"]), file=file)
         number = self.requests[name]
         self.requests[name] += 1
         if name == "refused":
@@ -140,6 +156,7 @@ class MockServer:
             await asyncio.sleep(0.05)
         answer = Answer(BEHAVIOURS.get(name, Behaviour()), len(body["prompt"]), body["max_tokens"], number)
         self.hits += answer.behaviour.hits
+        self.preemptions += answer.behaviour.preemptions
         await answer.stream(response, came, self.ttft_s, self.itl_s)
         self.prefill_s += answer.first_s
         self.decode_s += answer.last_s - answer.first_s
@@ -151,7 +168,7 @@ class Answer:
     """One completion: its chunks in time, then usage and what the server says of itself."""
 
     def __init__(self, behaviour: Behaviour, prompt_tokens: int, asked: int, number: int) -> None:
-        self.behaviour = behaviour
+        self.behaviour = behaviour if behaviour.when(number) else Behaviour()
         self.prompt_tokens = prompt_tokens + behaviour.surplus_prompt
         self.tokens = behaviour.tokens(asked)
         self.number = number
@@ -236,6 +253,7 @@ def main() -> None:
     parser.add_argument(
         "--worker", type=Path, help="start a process as vLLM does; its id goes into this file"
     )
+    parser.add_argument("--prompts", type=Path, help="a file that every prompt's ids are appended to")
     arguments = parser.parse_args()
     if arguments.refuse:
         print(f"loading\n{arguments.refuse}\nRuntimeError: Engine core initialization failed", flush=True)
@@ -245,7 +263,7 @@ def main() -> None:
         arguments.worker.write_text(str(worker.pid))
     if arguments.sleep:
         time.sleep(60)
-    server = MockServer(arguments.ttft_ms / 1000, arguments.itl_ms / 1000)
+    server = MockServer(arguments.ttft_ms / 1000, arguments.itl_ms / 1000, arguments.prompts)
     web.run_app(server.app(), host="127.0.0.1", port=arguments.port, print=None, shutdown_timeout=0)
 
 

@@ -31,6 +31,7 @@ from reproquant.provenance.findings import Finding, Kind, exit_code
 from reproquant.provenance.remeasure import forget
 from reproquant.provenance.sign import sign as sign_root
 from reproquant.provenance.sign import unsigned
+from reproquant.report.compare_command import compare
 from reproquant.report.explain import Node
 from reproquant.report.explain import explain as explain_number
 from reproquant.study import Study
@@ -244,3 +245,4 @@ def _print_json(data: Any) -> None:
 
 
 app.command()(_known_failures()(doctor))
+app.command()(_known_failures()(compare))

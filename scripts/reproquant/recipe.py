@@ -1,24 +1,26 @@
 """Recipes: all that a stage's result depends on besides its input files.
 
 A recipe is JSON: the stage's name, its slice of the study, the digest of every
-module that its code can reach, the digests of the locks and data files it uses,
-the pinned versions of the packages it computes with. Its own digest is the one
-param that Snakemake watches. Code is compared as syntax, so formatting, comments
-and docstrings don't count.
+module that its code can reach, the digests of the locks and data files it uses
+(or of an image, or of what an external Python has installed), the pinned versions of
+the packages it computes with. Its own digest is the one param that Snakemake watches. Code is
+compared as syntax, so formatting, comments and docstrings don't count.
 """
 
 from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from reproquant import external
 from reproquant.errors import StudyError
 from reproquant.files import digest_of, repository, sha256_file, sha256_text
 from reproquant.stages import STAGES
-from reproquant.study import Study, lock_path
+from reproquant.study import External, InContainer, Study, lock_path
 
 MACHINERY = frozenset(
     f"reproquant.{name}"
@@ -29,10 +31,14 @@ MACHINERY = frozenset(
 DATA_SUFFIXES = (".yaml", ".json", ".txt", ".j2", ".css")
 
 
-def recipe(stage: str, study: Study, **wildcards: str) -> dict[str, Any]:
+def recipe(
+    stage: str, study: Study, frozen: Mapping[str, str] | None = None, /, **wildcards: str
+) -> dict[str, Any]:
     """The recipe of ``stage`` in ``study`` as JSON data.
 
     ``wildcards`` are those of the rule, such as the quant type or the subject.
+    ``frozen`` gives digests of external environments by name; those that it
+    doesn't name are asked what they have installed.
     """
     definition = STAGES[stage]
     roots = (_script(stage), *(_module_file(name) for name in definition.modules))
@@ -42,7 +48,10 @@ def recipe(stage: str, study: Study, **wildcards: str) -> dict[str, Any]:
         "wildcards": wildcards,
         "study": definition.slice(study, **wildcards),
         "code": _closure(tuple(path for path in roots if path)),
-        "locks": {name: _file_digest(lock_path(name)) for name in definition.locks(study, **wildcards)},
+        "locks": {
+            name: _environment_digest(study, name, frozen or {})
+            for name in definition.locks(study, **wildcards)
+        },
         "packages": {name: pins[name] for name in definition.packages},
         "files": {name: _file_digest(repository() / name) for name in definition.files(study, **wildcards)},
     }
@@ -58,6 +67,17 @@ def workflow_pins() -> dict[str, str]:
     """Package name to exact version in the workflow's own lock."""
     text = lock_path("workflow").read_text(encoding="utf-8")
     return dict(re.findall(r"^([A-Za-z0-9_.-]+)==([^\s;\\]+)", text, re.MULTILINE))
+
+
+def _environment_digest(study: Study, name: str, frozen: Mapping[str, str]) -> str:
+    """The digest of a lock or an image, or of what an external Python has installed."""
+    role = study.environments.role(name)
+    chosen = study.environments.of(role)
+    if isinstance(chosen, External):
+        return frozen.get(name) or external.digest(role, chosen)
+    if isinstance(chosen, InContainer):
+        return chosen.container.image.rpartition("@sha256:")[2]
+    return _file_digest(lock_path(name))
 
 
 def _script(stage: str) -> Path:

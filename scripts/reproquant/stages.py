@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from reproquant.study import Study
+from reproquant.study import InContainer, Study
 
 
 def _nothing(study: Study, **wildcards: str) -> tuple[str, ...]:
@@ -59,18 +59,33 @@ def _llama_cpp_source(study: Study) -> Any:
 
 def _bench(study: Study, subject: str) -> Any:
     chosen = study.subject(subject)
-    own = {"vllm": study.dump()["vllm"]} if chosen.engine == "vllm" else {}
-    workload = study.benchmark.model_dump(mode="json", exclude={"baseline"})
+    own = {"vllm": study.dump()["vllm"], **_container(study)} if chosen.engine == "vllm" else {}
+    workload = study.benchmark.model_dump(
+        mode="json", exclude={"baseline": True, "limits": {"baseline_drift_percent"}}
+    )
     return {
         "subject": chosen.model_dump(mode="json"),
         "benchmark": workload,
         "gpus": study.machine.gpus,
+        "bandwidth_gb_per_s": study.machine.bandwidth_gb_per_s if chosen.gpus else None,
         **own,
     }
 
 
+def _container(study: Study) -> dict[str, Any]:
+    """How vLLM's container is run; nothing for a vLLM that runs in none."""
+    chosen = study.environments.vllm
+    return chosen.model_dump(mode="json") if isinstance(chosen, InContainer) else {}
+
+
+def _environment(study: Study, environment: str) -> Any:
+    """A container's artifact names the tool that was asked."""
+    of_vllm = environment == study.environments.name("vllm")
+    return {"name": environment, **_container(study)} if of_vllm and _container(study) else environment
+
+
 def _bench_locks(study: Study, subject: str) -> tuple[str, ...]:
-    return (study.environments.vllm,) if study.subject(subject).engine == "vllm" else ()
+    return (study.environments.name("vllm"),) if study.subject(subject).engine == "vllm" else ()
 
 
 def _bench_files(study: Study, subject: str) -> tuple[str, ...]:
@@ -108,8 +123,14 @@ REPORT_FILES = tuple(
     for name in (
         "index.html.j2",
         "report.md.j2",
+        "drift.html.j2",
+        "drift.md.j2",
+        "proofs.html.j2",
+        "proofs.md.j2",
         "quality.html.j2",
         "quality.md.j2",
+        "efficiency.html.j2",
+        "efficiency.md.j2",
         "style.css",
         "page.js",
     )
@@ -121,10 +142,18 @@ CLAIMS_FILES = (
     "workflow/report/claims.md.j2",
 )
 
+MEASURING = Stage(
+    slice=_bench,
+    locks=_bench_locks,
+    files=_bench_files,
+    modules=("reproquant.machine.copy_on_gpu", "reproquant.machine.copy_on_cpu"),
+    packages=("aiohttp", "gguf", "numpy", "nvidia-ml-py", "psutil"),
+    kept="by recipe and machine",
+)
+
 STAGES = {
-    "build_environment": Stage(
-        slice=lambda study, environment: environment, locks=lambda study, environment: (environment,)
-    ),
+    "build_environment": Stage(slice=_environment, locks=lambda study, environment: (environment,)),
+    "read_vllm": Stage(slice=lambda study: None, locks=lambda study: (study.environments.name("vllm"),)),
     "fetch_llama_cpp": Stage(slice=_llama_cpp_source),
     "build_llama_cpp": Stage(slice=_llama_cpp),
     "prove_cuda": Stage(slice=lambda study: _llama_cpp(study)["cuda_architectures"]),
@@ -132,35 +161,30 @@ STAGES = {
     "fetch_checkpoint": Stage(slice=_checkpoint, packages=("huggingface-hub",)),
     "convert_gguf": Stage(
         slice=lambda study: study.model.name,
-        locks=lambda study: (study.environments.converter,),
+        locks=lambda study: (study.environments.name("converter"),),
         kept="by recipe",
     ),
     "quantize_gguf": Stage(slice=lambda study, type: type, kept="by recipe"),
     "inspect_gguf": Stage(slice=lambda study, type: type, packages=("gguf",), kept="by recipe"),
     "quantize_fp8": Stage(
         slice=lambda study: study.dump()["fp8"],
-        locks=lambda study: (study.environments.fp8,),
+        locks=lambda study: (study.environments.name("fp8"),),
         files=lambda study: (study.fp8.calibration.text,),
         modules=("reproquant.fp8.quantize",),
         kept="by recipe",
     ),
-    "benchmark": Stage(
-        slice=_bench,
-        locks=_bench_locks,
-        files=_bench_files,
-        packages=("aiohttp", "psutil"),
-        kept="by recipe and machine",
-    ),
+    "benchmark": MEASURING,
+    "benchmark_again": MEASURING,
     "evaluate_original": Stage(
         slice=lambda study: {"text": study.quality.text, "chunks": study.quality.chunks},
-        locks=lambda study: (study.environments.fp8,),
+        locks=lambda study: (study.environments.name("fp8"),),
         files=lambda study: (study.quality.text,),
         modules=("reproquant.quality.evaluate",),
         kept="by recipe",
     ),
     "evaluate_quality": Stage(
         slice=_evaluated,
-        locks=lambda study, artifact: (study.environments.fp8,),
+        locks=lambda study, artifact: (study.environments.name("fp8"),),
         files=_evaluation_files,
         modules=("reproquant.quality.evaluate", "reproquant.fp8.quantize"),
         packages=("gguf", "numpy", "safetensors"),

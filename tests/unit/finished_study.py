@@ -15,7 +15,8 @@ from reproquant.provenance.artifacts import Artifact, artifacts
 from reproquant.provenance.record import compose
 from reproquant.provenance.root import seal
 from reproquant.recipe import recipe
-from reproquant.study import Study, lock_path
+from reproquant.study import External, Study, lock_path
+from reproquant.toolchain.environments import ExternalEnv
 
 PYTHON = "3.11.7"
 
@@ -49,8 +50,10 @@ def record(
 
 def _bytes(results: Path, study: Study) -> None:
     """The files of every artifact but the report, small and made up."""
-    for name in sorted(set(study.environments.model_dump().values())):
-        write_json(results / "environments" / f"{name}.json", _environment(name))
+    for role in study.roles:
+        name, chosen = study.environments.name(role), study.environments.of(role)
+        facts = ExternalEnv(role, chosen).describe() if isinstance(chosen, External) else _environment(name)
+        write_json(results / "environments" / f"{name}.json", facts)
     write_json(results / "llama_cpp/source.json", {"kind": "git", **study.llama_cpp.spec.model_dump()})
     _build(results)
     for folder in ("model", "fp8"):

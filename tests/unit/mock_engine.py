@@ -11,7 +11,11 @@ from reproquant.study import Benchmark, Limits, Subject
 
 PROGRAM = Path(__file__).parents[1] / "mock_server.py"
 TTFT_MS, ITL_MS = 60.0, 6.0
-COUNTERS = {"cached_tokens": ("mock:hits_total",), "output_tokens": ("mock:tokens_total",)}
+COUNTERS = {
+    "cached_tokens": ("mock:hits_total",),
+    "output_tokens": ("mock:tokens_total",),
+    "preemptions": ("mock:preemptions_total",),
+}
 SUMS = {"prefill_s": ("mock:prefill_seconds_sum",), "decode_s": ("mock:decode_seconds_sum",)}
 WIDE = Limits(
     warmup_percent=1000,
@@ -23,6 +27,8 @@ WIDE = Limits(
     decode_server_percent=50,
     decode_server_flag_percent=50,
     ttft_over_prefill_ms=1000,
+    busy_percent=1000,
+    clock_percent=1000,
 )
 
 

@@ -12,7 +12,7 @@ import pynvml
 import pytest
 
 from reproquant.files import read_json
-from reproquant.machine import condition, gpu, links
+from reproquant.machine import condition, gpu, links, sensors
 
 TWO_V100 = Path(__file__).parent / "replays/two-v100-sxm2-32gb.json"
 
@@ -37,6 +37,17 @@ class Replay:
     def nvmlShutdown(self) -> None:
         pass
 
+    def nvmlDeviceGetFieldValues(self, handle: int, fields: list[int]) -> list[SimpleNamespace]:
+        known = self.data["devices"][handle].get("nvmlDeviceGetFieldValues", {})
+        found = [_now(known.get(str(field))) for field in fields]
+        return [
+            SimpleNamespace(
+                nvmlReturn=pynvml.NVML_ERROR_NOT_SUPPORTED if value is None else pynvml.NVML_SUCCESS,
+                value=SimpleNamespace(uiVal=value),
+            )
+            for value in found
+        ]
+
     def nvmlDeviceGetCount(self) -> int:
         return len(self.data["devices"])
 
@@ -47,6 +58,7 @@ class Replay:
         answer = self.data["devices"][handle].get(name)
         if isinstance(answer, dict) and key:
             answer = answer.get(str(key[0]))
+        answer = _now(answer)
         if answer is None:
             raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
         if isinstance(answer, dict):
@@ -54,9 +66,17 @@ class Replay:
         return [SimpleNamespace(pid=pid) for pid in answer] if name.endswith("Processes") else answer
 
 
+def _now(answer: Any) -> Any:
+    """An answer, or what a function that stands for it gives or raises at this moment."""
+    return answer() if callable(answer) else answer
+
+
 def play(patch: pytest.MonkeyPatch, edit: Callable[[dict[str, Any]], object] = lambda data: None) -> None:
-    """Let the machine modules see two V100, as ``edit`` changes the file's data."""
+    """Let the machine modules see two V100, as ``edit`` changes the file's data.
+
+    ``edit`` may put a function in an answer's place: it is asked every time.
+    """
     data = copy.deepcopy(read_json(TWO_V100))
     edit(data)
-    for module in (gpu, condition, links):
+    for module in (gpu, condition, links, sensors):
         patch.setattr(module, "pynvml", Replay(data))

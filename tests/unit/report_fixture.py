@@ -24,6 +24,18 @@ QUALITY = {
     "fp8-w8a16": ("W8A16 emulated", "fp8", 0.004, 97.1, None),
     "fp8-autofp8": ("W8A8 emulated", "fp8", 0.018, 93.9, None),
 }
+CAPABILITIES = {
+    "version": "0.32.0+cpu",
+    "minimums": {"awq": 75, "fp8": 75, "gptq": 60},
+    "schemes": {"CompressedTensorsW8A8Fp8": 75},
+    "refusals": [
+        "The quantization method {} is not supported. Minimum capability: {}. Current capability: {}."
+    ],
+    "compared": [
+        {"quantization": "fp8", "table": 75, "source": 75},
+        {"quantization": "awq", "table": 75, "source": 75},
+    ],
+}
 REFUSAL = "RuntimeError: _C::static_scaled_fp8_quant() expected at most 0 argument(s) but received 4"
 
 
@@ -34,8 +46,21 @@ def make_results(root: Path, name: str = NAME) -> Path:
     _artifacts(results)
     for subject in study(name)["subjects"]:
         write_json(results / "bench" / f"{subject['name']}.json", measurement(subject))
+        write_json(results / "bench" / f"{subject['name']}.telemetry.json", telemetry(subject))
         write_json(results / "bench" / f"{subject['name']}.json.prov.json", record(subject["name"]))
+    _again(results)
     return results
+
+
+def _again(results: Path) -> None:
+    """The baseline measured once more after the others: the same figures, at one request at a time."""
+    baseline = study("any")["subjects"][0]
+    again = {**measurement(baseline), "checks": []}
+    write_json(results / "bench/again/llama-f16.json", {**again, "levels": again["levels"][:1]})
+    times = {"startedOn": "2026-01-01T00:06:00Z", "finishedOn": "2026-01-01T00:07:00Z"}
+    made = record("llama-f16")
+    made["predicate"]["runDetails"]["metadata"] = times
+    write_json(results / "bench/again/llama-f16.json.prov.json", made)
 
 
 def study(name: str) -> dict[str, Any]:
@@ -73,6 +98,7 @@ def study(name: str) -> dict[str, Any]:
             "request_timeout_s": 300,
             "start_timeout_s": 300,
             "baseline": "llama-f16",
+            "limits": {"baseline_drift_percent": 2},
         },
         "subjects": [
             {"name": "llama-f16", "engine": "llama_cpp", "artifact": "f16"},
@@ -123,6 +149,87 @@ def measurement(subject: dict[str, Any]) -> dict[str, Any]:
         "requests": [],
         "levels": [] if refused else [level(subject["name"], n, dice) for n in CONCURRENCIES],
         "checks": [] if refused else [check(SPEEDS[subject["name"]][0])],
+        "watched": None if refused else WATCHED,
+        "energy": [] if refused else [energy(concurrency) for concurrency in CONCURRENCIES],
+        "ceiling": None if refused else ceiling(*SPEEDS[subject["name"]][:1], BYTES[subject["artifact"]]),
+    }
+
+
+WATCHED = {
+    "cards": [],
+    "host": {"server_cores": 3.1, "busy_cores": 3.4, "frequency_mhz": None},
+    "not_measured": {"host.frequency_mhz": "No such file or directory"},
+    "sampler_cpu_percent": 0.4,
+}
+
+
+def energy(concurrency: int) -> dict[str, Any]:
+    """Ten seconds at 40 W."""
+    tokens = 500 * concurrency
+    return {
+        "concurrency": concurrency,
+        "source": "counter",
+        "of": "CPU packages",
+        "joules": 400.0,
+        "seconds": 10.0,
+        "output_tokens": tokens,
+        "tokens_per_joule": tokens / 400,
+    }
+
+
+def ceiling(decode: float, size: int) -> dict[str, Any]:
+    """A subject that reads nine tenths of its file for each token, at 50 GB/s."""
+    streamed = size * 9 // 10
+    return {
+        "weight_bytes": streamed - 1_000_000,
+        "unread_bytes": size // 10,
+        "kv_bytes": 1_000_000,
+        "context_tokens": 576,
+        "streamed_bytes": streamed,
+        "memories": 1,
+        "study_gb_per_s": None,
+        "measured": {
+            "gb_per_s": 50.0,
+            "how": "copy by 4 core(s)",
+            "array_bytes": 2**28,
+            "cache_bytes": 2**25,
+        },
+        "decode_tok_per_s": 50e9 / streamed,
+        "simple_tok_per_s": 50e9 / size,
+        "share_percent": 100 * decode * streamed / 50e9,
+        "note": None,
+    }
+
+
+def telemetry(subject: dict[str, Any]) -> dict[str, Any]:
+    """Two launches of 20 s at a sample a second, none of a subject that was refused."""
+    refused = subject["artifact"] == "fp8"
+    return {"subject": subject["name"], "interval_s": 1.0, "spans": [] if refused else [span(0), span(1)]}
+
+
+def span(launch: int) -> dict[str, Any]:
+    times = [30.0 * launch + second for second in range(20)]
+    windows = [
+        {
+            "kind": "round",
+            "round": launch,
+            "concurrency": concurrency,
+            "start_s": times[5 * place],
+            "end_s": times[5 * place + 4],
+            "requests": concurrency,
+            "output_tokens": 128 * concurrency,
+        }
+        for place, concurrency in enumerate(CONCURRENCIES)
+    ]
+    return {
+        "what": "server",
+        "launch": launch,
+        "time_s": times,
+        "host": {"server_cores": [None, *[3.0] * 19], "rss_bytes": [8e8] * 20},
+        "cards": [],
+        "windows": windows,
+        "not_measured": {"host.frequency_mhz": "No such file or directory"},
+        "sampler_cpu_percent": 0.4,
     }
 
 
@@ -203,6 +310,7 @@ def _artifacts(results: Path) -> None:
             "binaries": {"llama-server": digest_of("b")},
         },
     )
+    write_json(results / "vllm/capabilities.json", CAPABILITIES)
     _quality(results)
     _inspection(results, "f16", 16.01, {"F16": (211, 383_000_000), "F32": (61, 187_000)})
     _inspection(

@@ -123,6 +123,7 @@ def test_an_older_record_put_back_is_found_without_a_root(results: Path) -> None
         ("broken chain", "gguf/Q4_K_M.gguf.prov.json"),
         ("broken chain", "gguf/f16.inspect.json.prov.json"),
         ("broken chain", "bench/llama-f16.json.prov.json"),
+        ("broken chain", "bench/again/llama-f16.json.prov.json"),
         ("broken chain", "quality/f16.json.prov.json"),
     }
 
@@ -194,8 +195,8 @@ def test_a_recipe_that_is_no_longer_todays_is_stale_and_the_part_is_named(
 ) -> None:
     today = recipes.recipe
 
-    def edited(stage: str, study: Study, **wildcards: str) -> dict:
-        data = today(stage, study, **wildcards)
+    def edited(stage: str, study: Study, frozen: dict, **wildcards: str) -> dict:
+        data = today(stage, study, frozen, **wildcards)
         if stage == "quantize_gguf":
             data["code"] = {**data["code"], "reproquant/gguf/quantize.py": "0" * 64}
         if stage == "convert_gguf":

@@ -32,6 +32,7 @@ class Fault:
 
 
 STEADY_ONLY = {"decode_spread_percent": 30.0, "output_spread_percent": 20.0}
+FOUR_ROUNDS = {"rounds": 4, "rounds_if_unsteady": 4}
 FAULTS = {
     "steady": Fault("ok"),
     "within": Fault("ok"),
@@ -53,6 +54,16 @@ FAULTS = {
     "surplus": Fault("rejected", "33 prompt and 8 output tokens instead of 32 and 8"),
     "cached": Fault("rejected", "took 16 prompt tokens from a cache"),
     "counter": Fault("rejected", "counter of cache hits grew by 80"),
+    "short-at-first": Fault("rejected", "Warm-up request 0 of round 1 at concurrency 1 had 32 prompt and 7"),
+    "cached-at-first": Fault("rejected", "Warm-up request 0 of round 1 at concurrency 1 took 16 prompt"),
+    "short-once": Fault(
+        "rejected", "Request 0 of round 3 at concurrency 1 had 32 prompt and 7", changes=FOUR_ROUNDS
+    ),
+    "cached-once": Fault(
+        "rejected", "Request 0 of round 3 at concurrency 1 took 16 prompt", changes=FOUR_ROUNDS
+    ),
+    "untold-once": Fault("flagged", "how many prompt tokens it took", changes=FOUR_ROUNDS),
+    "preempting": Fault("rejected", "put requests off: it counted 1."),
     "boasting": Fault("rejected", "by the server's clock"),
     "early": Fault("rejected", "before the server says that it was there"),
     "miscounting": Fault("rejected", "adds up to 16 output tokens and the server counted 32"),
@@ -62,7 +73,7 @@ FAULTS = {
     "uncounted": Fault("failed", "sent no usage"),
     "refused": Fault("failed", "HTTP 400"),
     "hangs": Fault("failed", "no end within 1 s", changes={"request_timeout_s": 1}),
-    "dies": Fault("failed", "died while it was measured", changes={"rounds": 4, "rounds_if_unsteady": 4}),
+    "dies": Fault("failed", "died while it was measured", changes=FOUR_ROUNDS),
 }
 RIGHT_DECODE = ("steady", "within", "chunked", "withheld", "torn", "empty", "cold", "late", "silent")
 
@@ -103,6 +114,10 @@ def standing() -> Iterator[Standing]:
     engine.end()
 
 
+def uncounted() -> MockEngine:
+    return MockEngine(times_ms=(TTFT_MS, ITL_MS), counts=False)
+
+
 def run(name: str, prompt: Path, engine: MockEngine) -> Measurement:
     fault = FAULTS[name]
     changes = {"concurrencies": (1,), **(fault.changes or {})}
@@ -113,7 +128,7 @@ def run(name: str, prompt: Path, engine: MockEngine) -> Measurement:
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_gives_the_documented_status_and_reason(name: str, prompt: Path, standing: Standing) -> None:
-    alone = {"dies": MockEngine(), "silent": MockEngine(times_ms=(TTFT_MS, ITL_MS), counts=False)}
+    alone = {"dies": MockEngine(), "silent": uncounted(), "untold-once": uncounted()}
     result = run(name, prompt, alone.get(name, standing))
     fault = FAULTS[name]
     assert result.status == fault.status, result.reasons

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
 import socket
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from mock_engine import COUNTERS, SUMS, WIDE, MockEngine, benchmark, subject
 from reproquant.bench import session
 from reproquant.bench.measurement import Measurement
 from reproquant.bench.protocol import measure
+from reproquant.bench.workload import digest_of_ids
 from reproquant.engines.base import Dialect, Plan
 from reproquant.engines.native import NativeRun
 from reproquant.errors import StudyError, ToolError
@@ -89,6 +96,33 @@ def test_a_server_that_dies_half_way_fails_with_its_words_and_what_it_gave(promp
     assert len(result.warmup) == 5 and any(request.error for request in result.requests)
 
 
+def test_a_server_that_is_killed_in_a_round_fails_and_what_it_gave_is_kept(
+    prompt: Path, tmp_path: Path
+) -> None:
+    """kill -9 from outside, as the kernel does it when memory runs out."""
+    received, killed = tmp_path / "received", []
+    engine = MockEngine("--prompts", str(received), times_ms=(100.0, 20.0))
+
+    def kill() -> None:
+        deadline = time.monotonic() + 30
+        while not received.is_file() or len(received.read_text().splitlines()) < 8:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        killed.append(engine.process_group)
+        os.kill(killed[0], signal.SIGKILL)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    result = run("steady", prompt, engine)
+    killer.join()
+    assert result.status == "failed"
+    assert "died while it was measured" in result.reasons[0]
+    assert len(result.warmup) == 5 and 2 < len(result.requests) < 6
+    whole = [request for request in result.requests if not request.error]
+    assert whole and all(request.completion_tokens == 8 for request in whole)
+    assert psutil.pid_exists(killed[0]) is False and host.group_members(killed[0]) == []
+
+
 def test_the_rounds_are_shared_by_the_launches_and_no_prompt_comes_twice(prompt: Path) -> None:
     result = run("steady", prompt, launches=2, rounds=3)
     assert [(one.launch, one.round) for one in result.rounds if one.concurrency == 1] == [
@@ -100,6 +134,26 @@ def test_the_rounds_are_shared_by_the_launches_and_no_prompt_comes_twice(prompt:
     assert {request.launch for request in result.warmup} == {0, 1}
     nonces = [request.nonce_id for request in (*result.warmup, *result.requests)]
     assert len(set(nonces)) == len(nonces) == 2 * 5 + 3 * 3
+
+
+def test_what_is_sent_is_exactly_the_ids_that_were_promised_each_with_its_own_first_one(
+    prompt: Path, tmp_path: Path
+) -> None:
+    """As the server received them: the nonce at token 0, and behind it the server's own ids of the text."""
+    received = tmp_path / "received"
+    result = run("steady", prompt, MockEngine("--prompts", str(received), times_ms=TIMES_MS), launches=2)
+    sent = [json.loads(line) for line in received.read_text().splitlines()]
+    text = [ord(character) for character in prompt.read_text(encoding="utf-8")]
+    assert len(sent) == len(result.warmup) + len(result.requests) == 2 * 5 + 2 * 3
+    assert {len(ids) for ids in sent} == {32}
+    assert len({ids[0] for ids in sent}) == len(sent)
+    asked = [request.nonce_id for request in (*result.warmup, *result.requests)]
+    assert sorted(ids[0] for ids in sent) == sorted(asked)
+    windows = {tuple(text[start : start + 31]) for start in range(len(text) - 30)}
+    assert all(tuple(ids[1:]) in windows for ids in sent)
+    measured = {request.nonce_id for request in result.requests}
+    assert {tuple(ids[1:]) for ids in sent if ids[0] in measured} == {tuple(text[:31])}
+    assert result.workload.ids_sha256 == digest_of_ids(text)
 
 
 def test_unsteady_rounds_are_followed_by_more(prompt: Path) -> None:

@@ -35,7 +35,7 @@ def results(tmp_path: Path) -> Path:
     study["machine"] = {"gpus": 2, "gpu": V100, "bandwidth_gb_per_s": 900}
     study["model"]["name"] = "Qwen2.5-7B-Instruct"
     write_json(results / "study.json", study)
-    for path in (results / "bench").glob("*[!v].json"):
+    for path in (results / "bench").glob("*[!vy].json"):
         write_json(path, read_json(path) | {"hardware": "gpu", "machine": {"gpus": [{"name": V100}] * 2}})
     return results
 
@@ -114,7 +114,7 @@ def test_another_gpu_or_model_makes_a_claim_not_applicable(results: Path) -> Non
     assert judged.finding.verdict == "not applicable"
     assert words(judged) == "it is about Qwen2.5-7B-Instruct, and this is Qwen2.5-0.5B"
     assert judge(results, {"of": Q4, "about": 190, "depends_on": ["gpu"]}).finding.verdict == "reproduced"
-    for path in (results / "bench").glob("*[!v].json"):
+    for path in (results / "bench").glob("*[!vy].json"):
         write_json(path, read_json(path) | {"machine": {"gpus": [{"name": "NVIDIA H200"}]}})
     assert "this ran on NVIDIA H200" in words(judge(results, {"of": Q4, "about": 190}))
 

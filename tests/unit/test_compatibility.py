@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
 import zipfile
 from pathlib import Path
@@ -12,10 +13,11 @@ from pydantic import ValidationError
 
 from reproquant.engines.compatibility import Row, expectations, look_up, table
 from reproquant.engines.refusals import classify
-from reproquant.engines.vllm_source import contradictions, read
+from reproquant.engines.vllm_source import Contradicted, contradictions, insist, installed, read
 from reproquant.errors import FormatError
 from reproquant.files import repository, store
 from reproquant.study import Study
+from reproquant.toolchain.python_env import PythonEnv
 
 INSTALLED = sorted(store().glob("environments/vllm*/lib/python3*/site-packages"))
 
@@ -141,6 +143,34 @@ def test_minimums_and_words_are_read_out_of_a_wheel_without_importing_it(tmp_pat
 def test_a_version_that_changes_its_minimum_contradicts_the_table(tmp_path: Path) -> None:
     wrong = contradictions(read(wheel(tmp_path, minimum=89)))
     assert "fp8: compatibility.yaml says minimum 80, vLLM 0.9.2 says 89." in wrong
+
+
+def test_what_was_read_stands_beside_what_the_table_has(tmp_path: Path) -> None:
+    data = read(wheel(tmp_path, minimum=89)).as_data()
+    assert data["compared"] == [
+        {"quantization": "fp8", "table": 80, "source": 89},
+        {"quantization": "awq", "table": 75, "source": None},
+    ]
+    with pytest.raises(Contradicted, match="says minimum 80") as stopped:
+        insist(read(wheel(tmp_path, minimum=89)))
+    assert "correct compatibility.yaml or refusals.yaml" in stopped.value.remedy
+
+
+def test_the_installed_vllm_is_found_without_being_imported(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
+    environment = PythonEnv("vllm", tmp_path / "venv", "0" * 64)
+    with pytest.raises(FormatError, match="it finds no package 'vllm'"):
+        installed(environment)
+    package = environment.site_packages / "vllm"
+    package.mkdir()
+    (package / "__init__.py").write_text("raise SystemExit('imported')\n")
+    assert installed(environment) == environment.site_packages
+
+
+def test_a_version_that_no_row_speaks_about_contradicts_nothing(tmp_path: Path) -> None:
+    found = read(wheel(tmp_path, minimum=89, version="9.9.9"))
+    insist(found)
+    assert found.as_data()["compared"] == []
 
 
 def test_a_version_that_refuses_with_other_words_is_noticed(tmp_path: Path) -> None:

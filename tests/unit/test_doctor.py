@@ -31,6 +31,7 @@ from reproquant.machine.condition import conditions, nvidia_driver
 from reproquant.machine.gpu import gpus
 from reproquant.machine.host import in_container, under_wsl
 from reproquant.machine.links import links, redirecting
+from reproquant.stages import STAGES
 from reproquant.study import Study, laid_over
 from reproquant.toolchain.cmake import Cuda, find_cuda
 from reproquant.toolchain.python_env import PythonEnv
@@ -274,11 +275,31 @@ def test_there_are_at_least_fifteen_situations() -> None:
 
 def test_only_the_impossible_stops_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hot = reading(SITUATIONS["a card at 86 °C"], tmp_path / "hot", monkeypatch)
-    insist(study(), examine(study(), hot))
+    insist(study(), examine(study(), hot), STAGES)
     gone = reading(SITUATIONS["no GPU and no driver"], tmp_path / "gone", monkeypatch)
     with pytest.raises(Impossible, match="GPUs: found 0, needed 2") as stopped:
-        insist(study(), examine(study(), gone))
+        insist(study(), examine(study(), gone), STAGES)
     assert "run on a machine with 2 GPUs" in stopped.value.remedy
+
+
+@pytest.mark.parametrize(
+    "situation, stopped",
+    [
+        ("no GPU and no driver", {"benchmark"}),
+        ("computing is prohibited", {"benchmark"}),
+        ("a driver for CUDA 11", {"benchmark"}),
+        ("two V100 with 16 GB", {"benchmark"}),
+        ("only CUDA 13", {"build_llama_cpp"}),
+        ("a commit that the Hub hasn't got", {"fetch_model"}),
+        ("a disk that is too small", set(STAGES)),
+    ],
+)
+def test_what_is_impossible_stops_only_the_stages_that_need_it(
+    situation: str, stopped: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checks = examine(study(), reading(SITUATIONS[situation], tmp_path, monkeypatch))
+    found = {name for name in STAGES if any(check.stops({name}) for check in checks)}
+    assert found == stopped
 
 
 def test_hidden_cards_are_blamed_on_the_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -341,7 +362,7 @@ def test_the_embedded_study_is_possible_on_this_machine_and_is_told_so_in_five_s
 
 def test_no_gpu_is_needed_where_the_study_has_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bare = replace(reading(SITUATIONS["no GPU and no driver"], tmp_path, monkeypatch), checkpoints={})
-    insist(embedded(), examine(embedded(), bare))
+    insist(embedded(), examine(embedded(), bare), STAGES)
 
 
 def test_an_nvcc_of_cuda_13_is_refused_by_what_it_lists(
@@ -409,7 +430,7 @@ def test_the_command_prints_a_table_with_remedies_and_exits_2_for_the_impossible
     assert fine.exit_code == 0
     data = json.loads(fine.stdout)
     assert data["possible"] is True
-    assert {"name", "verdict", "found", "needed", "remedy"} == data["checks"][0].keys()
+    assert {"name", "verdict", "found", "needed", "remedy", "stages"} == data["checks"][0].keys()
     gone = CliRunner().invoke(app, ["doctor", str(base), str(over)])
     assert gone.exit_code == 2
     assert "there is no directory /nowhere" in gone.stdout and "do: correct model.local.path" in gone.stdout

@@ -10,6 +10,7 @@ import pytest
 
 from mock_engine import benchmark
 from reproquant.engines.llama_cpp import LlamaServer
+from reproquant.engines.runtime import OnThisMachine
 from reproquant.engines.vllm import VllmServer
 from reproquant.errors import StudyError
 from reproquant.files import sha256_file
@@ -45,7 +46,10 @@ def vllm(tmp_path: Path, **changes: Any) -> VllmServer:
     )
     sizes = {"prompt_tokens": 512, "output_tokens": 128}
     return VllmServer(
-        PythonEnv("v", tmp_path / "env", "0" * 64), tmp_path, settings, benchmark(tmp_path, **sizes)
+        OnThisMachine(PythonEnv("v", tmp_path / "env", "0" * 64)),
+        tmp_path,
+        settings,
+        benchmark(tmp_path, **sizes),
     )
 
 

@@ -8,6 +8,7 @@ import shutil
 import stat
 import subprocess
 import tarfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -229,6 +230,42 @@ def test_a_variable_that_turns_simd_off_does_not_reach_cmake(
     tools = cmake.Tools(cmake=real, ninja=real, c=real, cxx=real)
     tools.configure(tmp_path, tmp_path / "build", ["UNUSED=1"], tmp_path / "log")
     assert "-- [][][/nonexistent]" in (tmp_path / "log").read_text()
+
+
+CACHE = """\
+if [ "$1" = --version ]; then echo "ccache version 0"; exit; fi
+env | grep ^CCACHE_ | sort > "$PWD/settings"
+echo "$1" >> "$PWD/launched"
+exec "$@"
+"""
+
+
+def test_ccache_is_put_before_the_compilers_with_settings_that_keep_the_bytes(
+    tmp_path: Path, own_store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stand-in for ccache notes how it was called, and calls the real compiler."""
+    monkeypatch.setenv("CCACHE_SLOPPINESS", "time_macros")
+    monkeypatch.setenv("CCACHE_PREFIX", "distcc")
+    text = "cmake_minimum_required(VERSION 3.14)\nproject(t C)\nadd_library(t STATIC t.c)\n"
+    (tmp_path / "CMakeLists.txt").write_text(text)
+    (tmp_path / "t.c").write_text("const char *file(void) { return __FILE__; }\n")
+    plain = replace(find_tools(), ccache=None)
+    objects = {}
+    for name, ccache in (("without", None), ("with", program(tmp_path / "bin/ccache", CACHE))):
+        tools = replace(plain, ccache=ccache)
+        tools.configure(tmp_path, tmp_path / name, [f"CMAKE_C_COMPILER={plain.c}"], tmp_path / "log")
+        tools.compile(tmp_path / name, ["t"], 1, tmp_path / "log")
+        objects[name] = next((tmp_path / name).rglob("t.c.o")).read_bytes()
+    assert objects["with"] == objects["without"]
+    assert str(plain.c) in (tmp_path / "with/launched").read_text()
+    assert (tmp_path / "with/settings").read_text().splitlines() == [
+        "CCACHE_BASEDIR=",
+        "CCACHE_COMPILERCHECK=content",
+        f"CCACHE_DIR={own_store / 'ccache'}",
+        "CCACHE_HASHDIR=true",
+        "CCACHE_SLOPPINESS=",
+    ]
+    assert tools.builders()["ccache"] == "ccache version 0"
 
 
 def test_a_missing_cpp_compiler_is_one_error_that_says_what_to_install(

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import nvml_replay
 from reproquant.files import repository
 from reproquant.machine import gpu, host
 
@@ -59,7 +60,7 @@ def test_a_containers_cpu_quota_is_read_in_both_versions_of_cgroups(
 
 
 def test_the_memory_of_a_process_group_is_at_least_this_process() -> None:
-    assert host.group_rss_bytes(os.getpgid(0)) > 10_000_000
+    assert host.rss_bytes(host.group_members(os.getpgid(0))) > 10_000_000
 
 
 def test_store_checkout_and_home_are_replaced_in_nested_data(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,6 +80,17 @@ def test_a_machine_without_an_nvidia_driver_has_no_gpus(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(gpu.pynvml, "nvmlInit", no_driver)
     assert gpu.gpus() == []
+
+
+def test_persistence_mode_is_told_and_null_where_the_driver_does_not_know(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def edit(data: dict) -> None:
+        data["devices"][0]["nvmlDeviceGetPersistenceMode"] = 1
+        data["devices"][1].pop("nvmlDeviceGetPersistenceMode", None)
+
+    nvml_replay.play(monkeypatch, edit)
+    assert [item.describe()["persistence"] for item in gpu.gpus()] == [True, None]
 
 
 def test_visible_devices_are_taken_from_those_that_a_scheduler_gave(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,6 +52,7 @@ def digests(checkout: Path) -> dict[str, str]:
             "quantize_gguf": [{"type": "Q4_K_M"}],
             "inspect_gguf": [{"type": "Q4_K_M"}],
             "benchmark": [{"subject": s} for s in ("vllm-fp16-tp1", "llama-q4km")],
+            "benchmark_again": [{"subject": "vllm-fp16-tp1"}],
             "evaluate_quality": [{"artifact": a} for a in ("Q4_K_M", "fp8-autofp8")],
         }
         print(json.dumps({
@@ -78,9 +79,9 @@ def edit(checkout: Path, name: str, old: str, new: str) -> None:
 
 
 EVERY_STAGE_THAT_RUNS_A_PROGRAM = {
-    "build_environment converter", "build_environment fp8", "build_environment vllm-v100",
+    "build_environment converter", "build_environment fp8", "build_environment vllm-v100", "read_vllm",
     "fetch_llama_cpp", "build_llama_cpp", "prove_cuda", "fetch_model", "fetch_checkpoint gptq-int4", "convert_gguf", "quantize_gguf Q4_K_M",
-    "quantize_fp8", "benchmark vllm-fp16-tp1", "benchmark llama-q4km",
+    "quantize_fp8", "benchmark vllm-fp16-tp1", "benchmark_again vllm-fp16-tp1", "benchmark llama-q4km",
     "evaluate_original", "evaluate_quality Q4_K_M", "evaluate_quality fp8-autofp8",
 }  # fmt: skip
 
@@ -97,13 +98,14 @@ EDITS = {
     ),
     "a value that one stage reads": ("config.yaml", "rows: 12", "rows: 11", {"quantize_fp8", "evaluate_quality fp8-autofp8", "report"}),
     "the vLLM lock": (
-        "envs/vllm-v100.lock", "", "# bump\n", {"build_environment vllm-v100", "benchmark vllm-fp16-tp1"},
+        "envs/vllm-v100.lock", "", "# bump\n",
+        {"build_environment vllm-v100", "read_vllm", "benchmark vllm-fp16-tp1", "benchmark_again vllm-fp16-tp1"},
     ),
     "the vLLM flags": (
         "config.yaml", "max_model_len: 8192", "max_model_len: 4096",
-        {"benchmark vllm-fp16-tp1", "report"},
+        {"benchmark vllm-fp16-tp1", "benchmark_again vllm-fp16-tp1", "report"},
     ),
-    "the prompt": ("workflow/data/prompt_zh.txt", "", "又", {"benchmark vllm-fp16-tp1", "benchmark llama-q4km"}),
+    "the prompt": ("workflow/data/prompt_zh.txt", "", "又", {"benchmark vllm-fp16-tp1", "benchmark_again vllm-fp16-tp1", "benchmark llama-q4km"}),
     "the calibration text": ("workflow/data/calibration.txt", "", "x", {"quantize_fp8", "evaluate_quality fp8-autofp8"}),
     "the evaluation text": ("workflow/data/evaluation.txt", "", "x", {"evaluate_original"}),
     "the number of chunks": ("config.yaml", "chunks: 7", "chunks: 6", {"evaluate_original", "report"}),
@@ -119,12 +121,16 @@ EDITS = {
         "config.yaml", "artifact: Q4_K_M, gpus: 1", "artifact: Q4_K_M, gpus: 2",
         {"benchmark llama-q4km", "report"},
     ),
+    "the drift that is allowed": (
+        "config.yaml", "  baseline: vllm", "  limits: {baseline_drift_percent: 3}\n  baseline: vllm", {"report"},
+    ),
+    "another baseline": ("config.yaml", "baseline: vllm-fp16-tp1", "baseline: llama-q4km", {"report"}),
     "a style sheet": ("workflow/report/style.css", "", "/* */", {"report"}),
     "the key order": ("config.yaml", "  prompt_tokens: 512\n  output_tokens: 128\n",
                       "  output_tokens: 128\n  prompt_tokens: 512\n", set()),
     "two values swapped": ("config.yaml", "  prompt_tokens: 512\n  output_tokens: 128\n",
                            "  prompt_tokens: 128\n  output_tokens: 512\n",
-                           {"benchmark vllm-fp16-tp1", "benchmark llama-q4km", "report"}),
+                           {"benchmark vllm-fp16-tp1", "benchmark_again vllm-fp16-tp1", "benchmark llama-q4km", "report"}),
 }  # fmt: skip
 
 

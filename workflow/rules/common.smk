@@ -8,6 +8,7 @@ from pathlib import Path
 
 from snakemake.settings.types import ExecMode  # isort: skip
 
+from reproquant import external
 from reproquant.errors import ReproquantError
 from reproquant.files import write_json
 from reproquant.recipe import recipe_digest
@@ -17,11 +18,19 @@ shell.prefix(f"set -euo pipefail; export PATH={Path(sys.executable).parent}:$PAT
 
 try:
     STUDY = Study.resolve(config)
+    external.check(STUDY)
 except ReproquantError as error:
     sys.exit(str(error))
 
 # The proof that a build for GPUs is one; a build for the CPU has none.
 MACHINE_CODE = ["results/{study}/llama_cpp/machine_code.json"] if STUDY.llama_cpp.backend == "cuda" else []
+
+MEASUREMENTS = expand(
+    "results/{{study}}/bench/{subject}.json", subject=[subject.name for subject in STUDY.subjects]
+)
+TELEMETRY = [path.replace(".json", ".telemetry.json") for path in MEASUREMENTS]
+# What vLLM's own source says about GPUs, if a subject runs in it.
+CAPABILITIES = ["results/{study}/vllm/capabilities.json"] if "vllm" in STUDY.roles else []
 
 
 wildcard_constraints:
@@ -50,20 +59,20 @@ def model_inputs(wildcards):
 
 
 def benchmark_inputs(wildcards):
-    """What a subject's engine is made of, and the weights that it serves."""
+    """What a subject's engine is made of and proven by, and the weights that it serves."""
     root = f"results/{wildcards.study}"
     subject = STUDY.subject(wildcards.subject)
     if subject.engine == "vllm":
         own = {"checkpoint": "model/manifest.json", "fp8": "fp8/manifest.json"}
         weights = own.get(subject.artifact, f"checkpoints/{subject.artifact}/manifest.json")
-        engine = f"environments/{STUDY.environments.vllm}.json"
+        engine = f"environments/{STUDY.environments.name('vllm')}.json"
     else:
         weights, engine = f"gguf/{subject.artifact}.gguf", "llama_cpp/build.json"
-    proof = MACHINE_CODE if subject.engine == "llama_cpp" else []
+    proof = MACHINE_CODE if subject.engine == "llama_cpp" else CAPABILITIES
     return {
         "weights": f"{root}/{weights}",
         "engine": f"{root}/{engine}",
-        "machine_code": [path.format(study=wildcards.study) for path in proof],
+        "proof": [path.format(study=wildcards.study) for path in proof],
     }
 
 
@@ -104,7 +113,8 @@ localrules:
 onstart:
     write_json(Path(f"results/{STUDY.name}/study.json"), STUDY.dump())
     if workflow.local_exec:  # a cluster's login node says nothing about its GPUs
+        running = sorted({job.rule.name for job in workflow.dag.needrun_jobs()})
         shell(
-            f"python scripts/doctor.py --study results/{STUDY.name}/study.json"
+            f"python scripts/doctor.py --study results/{STUDY.name}/study.json --running {' '.join(running)}"
             f" --output results/{STUDY.name}/doctor.json"
         )

@@ -1,7 +1,7 @@
 rule quantize_fp8:
     input:
         model="results/{study}/model/manifest.json",
-        environment=f"results/{{study}}/environments/{STUDY.environments.fp8}.json",
+        environment=f"results/{{study}}/environments/{STUDY.environments.name('fp8')}.json",
     output:
         manifest="results/{study}/fp8/manifest.json",
         facts="results/{study}/fp8/facts.json",

@@ -2,7 +2,7 @@ rule convert_gguf:
     input:
         model="results/{study}/model/manifest.json",
         source="results/{study}/llama_cpp/source.json",
-        environment=f"results/{{study}}/environments/{STUDY.environments.converter}.json",
+        environment=f"results/{{study}}/environments/{STUDY.environments.name('converter')}.json",
     output:
         gguf="results/{study}/gguf/f16.gguf",
         record="results/{study}/gguf/f16.gguf.prov.json",

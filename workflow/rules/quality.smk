@@ -1,7 +1,7 @@
 rule evaluate_original:
     input:
         model="results/{study}/model/manifest.json",
-        environment=f"results/{{study}}/environments/{STUDY.environments.fp8}.json",
+        environment=f"results/{{study}}/environments/{STUDY.environments.name('fp8')}.json",
     output:
         quality="results/{study}/quality/checkpoint.json",
         record="results/{study}/quality/checkpoint.json.prov.json",
@@ -25,7 +25,7 @@ rule evaluate_quality:
         unpack(evaluated),
         model="results/{study}/model/manifest.json",
         original="results/{study}/quality/checkpoint.json",
-        environment=f"results/{{study}}/environments/{STUDY.environments.fp8}.json",
+        environment=f"results/{{study}}/environments/{STUDY.environments.name('fp8')}.json",
     output:
         quality="results/{study}/quality/{artifact}.json",
         record="results/{study}/quality/{artifact}.json.prov.json",

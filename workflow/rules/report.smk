@@ -3,6 +3,7 @@ rule report:
         model="results/{study}/model/manifest.json",
         llama_cpp="results/{study}/llama_cpp/build.json",
         machine_code=MACHINE_CODE,
+        capabilities=CAPABILITIES,
         inspections=expand(
             "results/{{study}}/gguf/{type}.inspect.json", type=["f16", *STUDY.gguf.quantizations]
         ),
@@ -10,9 +11,9 @@ rule report:
         checkpoints=expand(
             "results/{{study}}/checkpoints/{checkpoint}/manifest.json", checkpoint=STUDY.checkpoints
         ),
-        measurements=expand(
-            "results/{{study}}/bench/{subject}.json", subject=[subject.name for subject in STUDY.subjects]
-        ),
+        measurements=MEASUREMENTS,
+        telemetry=TELEMETRY,
+        again=f"results/{{study}}/bench/again/{STUDY.benchmark.baseline}.json",
         quality=expand(
             "results/{{study}}/quality/{artifact}.json",
             artifact=["checkpoint", *STUDY.quality.artifacts] if STUDY.quality.artifacts else [],
@@ -35,8 +36,8 @@ rule report:
         recipe=recipe("report"),
     shell:
         "python scripts/report.py --study results/{wildcards.study}/study.json --recipe {params.recipe} --log {log}"
-        " --output {output.numbers} --results {input.model} {input.llama_cpp} {input.machine_code} {input.inspections} {input.fp8}"
-        " {input.checkpoints} {input.measurements} {input.quality}"
+        " --output {output.numbers} --results {input.model} {input.llama_cpp} {input.machine_code} {input.capabilities} {input.inspections} {input.fp8}"
+        " {input.checkpoints} {input.measurements} {input.telemetry} {input.again} {input.quality}"
 
 
 rule seal:

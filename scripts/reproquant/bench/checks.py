@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 
 from reproquant.bench.measurement import Check, Level, Request, Round, Status
 from reproquant.bench.statistics import drift, measurable, spread
 from reproquant.study import Benchmark, Limits
+
+
+@dataclass
+class Findings:
+    """Sentences about the circumstances of a run: what rejects it, makes it unsteady, makes it doubtful."""
+
+    wrong: list[str] = field(default_factory=list)
+    unsteady: list[str] = field(default_factory=list)
+    weak: list[str] = field(default_factory=list)
 
 
 def judge(
@@ -19,29 +29,41 @@ def judge(
     checks: Sequence[Check] = (),
     rounds: Sequence[Round] = (),
     doubts: Sequence[str] = (),
+    warmup: Sequence[Request] = (),
+    preemptions: float = 0,
+    seen: Findings = Findings(),
 ) -> tuple[Status, list[str]]:
     """The status of a finished run and a sentence for each reason why it isn't ok.
 
     ``cache_hits`` is how much the server's own counter of cached tokens grew,
-    null if it has none. Wrong counts, a cache hit, a broken request or paths
-    that contradict each other reject; an unsteady run is ``unstable`` on a GPU
-    and ``flagged`` on a CPU. ``doubts`` are reasons to flag that the run brought.
+    null if it has none; ``preemptions`` how often it put a request off half-way.
+    Wrong counts, a cache hit, a preemption, a broken request or paths that
+    contradict each other reject; an unsteady run is ``unstable`` on a GPU
+    and ``flagged`` on a CPU. ``doubts`` are reasons to flag that the run brought,
+    ``seen`` is what the circumstances gave. Warm-up requests are held to the same
+    counts; only their speed is nobody's business.
     """
     limits = benchmark.limits
     wrong = [
-        *_count_reasons(requests, benchmark),
-        *_cache_reasons(requests, cache_hits),
+        *_count_reasons("Warm-up request", warmup, benchmark),
+        *_count_reasons("Request", requests, benchmark),
+        *_untimed_reasons(requests),
+        *_cache_reasons("Warm-up request", warmup),
+        *_cache_reasons("Request", requests),
+        *_counter_reasons(cache_hits, preemptions),
         *(check.reason for check in checks if check.verdict == "rejected" and check.reason),
+        *seen.wrong,
     ]
     if wrong:
         return "rejected", wrong
-    unsteady = unsteady_reasons(found, limits)
+    unsteady = [*unsteady_reasons(found, limits), *seen.unsteady]
     weak = [
         *doubts,
+        *seen.weak,
         *(check.reason for check in checks if check.verdict == "flagged" and check.reason),
         *_skew_reasons(rounds, limits),
     ]
-    if cache_hits is None and any(request.cached_tokens is None for request in requests):
+    if cache_hits is None and any(request.cached_tokens is None for request in (*warmup, *requests)):
         weak.append("The server doesn't tell how many prompt tokens it took from a cache.")
     if any(level.server_decode_tok_per_s is None for level in found):
         weak.append("The server tells no times of its own, so nothing confirms the client's.")
@@ -63,26 +85,35 @@ def unsteady_reasons(found: Sequence[Level], limits: Limits) -> list[str]:
     ]
 
 
-def _count_reasons(requests: Sequence[Request], benchmark: Benchmark) -> Iterator[str]:
+def _count_reasons(kind: str, requests: Sequence[Request], benchmark: Benchmark) -> Iterator[str]:
     for request in requests:
         counts = (request.prompt_tokens, request.completion_tokens)
         if request.error:
-            yield f"{_name(request)} broke: {request.error}"
+            yield f"{kind} {_place(request)} broke: {request.error}"
         elif counts != (benchmark.prompt_tokens, benchmark.output_tokens):
             yield (
-                f"{_name(request)} had {counts[0]} prompt and {counts[1]} output tokens instead of "
+                f"{kind} {_place(request)} had {counts[0]} prompt and {counts[1]} output tokens instead of "
                 f"{benchmark.prompt_tokens} and {benchmark.output_tokens}."
             )
-        elif not measurable(request):
-            yield f"{_name(request)} brought all its tokens in one chunk, so decoding could not be timed."
 
 
-def _cache_reasons(requests: Sequence[Request], hits: float | None) -> Iterator[str]:
+def _untimed_reasons(requests: Sequence[Request]) -> Iterator[str]:
+    for request in requests:
+        if request.error is None and not measurable(request):
+            yield f"Request {_place(request)} brought all tokens in one chunk: decoding could not be timed."
+
+
+def _cache_reasons(kind: str, requests: Sequence[Request]) -> Iterator[str]:
     for request in requests:
         if request.cached_tokens:
-            yield f"{_name(request)} took {request.cached_tokens} prompt tokens from a cache."
+            yield f"{kind} {_place(request)} took {request.cached_tokens} prompt tokens from a cache."
+
+
+def _counter_reasons(hits: float | None, preemptions: float) -> Iterator[str]:
     if hits:
         yield f"The server's counter of cache hits grew by {hits:g} during the measurement."
+    if preemptions:
+        yield f"The server had no room for all contexts and put requests off: it counted {preemptions:g}."
 
 
 def _spread_reasons(level: Level, limits: Limits) -> Iterator[str]:
@@ -124,5 +155,5 @@ def _skew_reasons(rounds: Sequence[Round], limits: Limits) -> Iterator[str]:
             )
 
 
-def _name(request: Request) -> str:
-    return f"Request {request.index} of round {request.round} at concurrency {request.concurrency}"
+def _place(request: Request) -> str:
+    return f"{request.index} of round {request.round} at concurrency {request.concurrency}"

@@ -17,6 +17,7 @@ class Counters:
     output_tokens: float | None = None
     prefill_s: float | None = None
     decode_s: float | None = None
+    preemptions: float | None = None
 
     def since(self, before: Counters) -> Counters:
         """The growth from ``before`` to now."""

@@ -130,6 +130,90 @@ class Native(Part):
     decode_tok_per_s: Summary = Field(description="rounds: the tool's repetitions")
 
 
+class CardFigures(Part):
+    """One GPU of the host while the subject was measured; null is what it doesn't tell.
+
+    Medians and the highest temperature are over the rounds, from the first one's
+    start to the last one's end in each launch.
+    """
+
+    index: int = Field(description="place in NVML's order")
+    used: bool = Field(description="whether the subject was given this card")
+    peak_bytes: int | None = Field(
+        description="most memory used beside the server, less what was used before it"
+    )
+    temperature_c: float | None = Field(description="highest")
+    sm_mhz: float | None = Field(description="median")
+    power_w: float | None = Field(description="median")
+    utilization_percent: float | None = Field(description="median")
+
+
+class HostFigures(Part):
+    """The CPU over the rounds, medians; null is what it doesn't tell."""
+
+    server_cores: float | None = Field(description="cores that the server kept busy")
+    busy_cores: float | None = Field(description="cores that all programs kept busy")
+    frequency_mhz: float | None
+
+
+class Watched(Part):
+    """What the sampler saw; every sample stands in the telemetry file."""
+
+    cards: list[CardFigures]
+    host: HostFigures
+    not_measured: dict[str, str] = Field(description="what is unknown, and why")
+    sampler_cpu_percent: float = Field(description="of one core; the launch in which it took most")
+
+
+class Energy(Part):
+    """What tokens cost at one concurrency, over a window of requests without a pause."""
+
+    concurrency: int
+    source: Literal["counter", "integral"] = Field(
+        description="the GPUs' energy counters (or the CPU packages'), or the integral of their power"
+    )
+    of: Literal["GPUs", "CPU packages"] = Field(
+        description="whose energy; the rest of the machine is left out"
+    )
+    joules: float
+    seconds: float
+    output_tokens: int
+    tokens_per_joule: float
+
+
+class Bandwidth(Part):
+    """The bandwidth of a memory, measured just before the server started; GB are 1e9 bytes."""
+
+    gb_per_s: float = Field(description="the best repetition; of the slowest card if there are several")
+    how: str
+    array_bytes: int = Field(description="each array; a copy has two")
+    cache_bytes: int | None = Field(description="of the cache before that memory; null if it isn't told")
+
+
+class Ceiling(Part):
+    """How fast decoding could be if nothing took time but reading what a token needs out of memory.
+
+    ``decode_tok_per_s`` = memories x bandwidth / streamed_bytes, with the larger
+    of the two bandwidths. It bounds one request alone; several at once share what
+    is read, so they can be faster together.
+    """
+
+    weight_bytes: int = Field(description="of all weights that are read for each token")
+    unread_bytes: int = Field(description="of weights that aren't: an input embedding gives one row a token")
+    kv_bytes: int = Field(description="of keys and values at the mean context")
+    context_tokens: int = Field(description="mean context over the decode steps")
+    streamed_bytes: int = Field(description="weight_bytes + kv_bytes")
+    memories: int = Field(description="cards that are read at the same time; 1 for a split by layers")
+    study_gb_per_s: float | None = Field(description="of one card, from the study")
+    measured: Bandwidth | None
+    decode_tok_per_s: float | None
+    simple_tok_per_s: float | None = Field(
+        description="one card's bandwidth / size of the file, as articles reckon it"
+    )
+    share_percent: float | None = Field(description="decode of one request, of decode_tok_per_s")
+    note: str | None = Field(default=None, description="why something is null, or can't be judged")
+
+
 class Measurement(Part):
     """One subject, measured or refused."""
 
@@ -162,3 +246,6 @@ class Measurement(Part):
     levels: list[Level]
     native: Native | None = Field(default=None, description="null if there is none; the reasons say why")
     checks: list[Check] = Field(default_factory=list)
+    watched: Watched | None = Field(default=None, description="null if nothing was sampled")
+    energy: list[Energy] = Field(default_factory=list)
+    ceiling: Ceiling | None = Field(default=None, description="null if the engine can't tell what it reads")

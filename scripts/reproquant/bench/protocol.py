@@ -2,51 +2,81 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from pathlib import Path
 
+from reproquant.bench import circumstances
+from reproquant.bench.ceiling import ceiling
 from reproquant.bench.checks import judge
 from reproquant.bench.crosscheck import cross_checks
-from reproquant.bench.measurement import Measurement, Status, Workload
+from reproquant.bench.measurement import Bandwidth, Ceiling, Level, Measurement, Status, Workload
+from reproquant.bench.pinning import shares
 from reproquant.bench.session import Session, run
 from reproquant.bench.statistics import levels
 from reproquant.engines.base import Engine, Plan
 from reproquant.engines.refusals import Unsupported
 from reproquant.errors import StudyError, ToolError
-from reproquant.files import repository, sha256_file
-from reproquant.machine import gpu, host
+from reproquant.files import canonical_json, repository, sha256_file, write_text
+from reproquant.machine import bandwidth, gpu, host
 from reproquant.study import Benchmark, Subject
 
 
-def measure(engine: Engine, subject: Subject, benchmark: Benchmark, log: Path) -> Measurement:
+def measure(
+    engine: Engine,
+    subject: Subject,
+    benchmark: Benchmark,
+    log: Path,
+    telemetry: Path | None = None,
+    bandwidth_gb_per_s: float | None = None,
+) -> Measurement:
     """Measure one subject; the server's output goes to ``log``, and nothing is left running.
 
     What the server does wrong never raises: a refusal gives ``unsupported``, a
     server that doesn't start or dies gives ``failed`` with what was measured
-    until then, an untrustworthy run ``rejected``. Raises StudyError for a
-    workload that can't be measured.
+    until then, an untrustworthy run ``rejected``. The sampler's samples go to
+    ``telemetry``. ``bandwidth_gb_per_s`` is that of one GPU's memory by its data
+    sheet. Raises StudyError for a workload that can't be measured.
     """
     if benchmark.output_tokens < 2:
         raise StudyError("benchmark.output_tokens", "one token has no decode step to time", "give at least 2")
     plan = engine.plan(subject)
     session = run(engine, plan, subject, benchmark, log)
-    return _written_down(engine, plan, subject, benchmark, session)
+    if telemetry:
+        write_text(telemetry, canonical_json(session.telemetry.model_dump(mode="json")) + "\n")
+    return _written_down(engine, plan, subject, benchmark, session, bandwidth_gb_per_s)
 
 
 def _written_down(
-    engine: Engine, plan: Plan, subject: Subject, benchmark: Benchmark, session: Session
+    engine: Engine,
+    plan: Plan,
+    subject: Subject,
+    benchmark: Benchmark,
+    session: Session,
+    bandwidth_gb_per_s: float | None,
 ) -> Measurement:
     found = levels(session.requests)
     checks = cross_checks(found, session.requests, session.rounds, session.native, benchmark.limits)
+    energy, of_energy, no_energy = circumstances.energies(session.telemetry, benchmark)
+    checks += of_energy
+    on_gpu = subject.gpus > 0
+    seen = circumstances.findings(session.telemetry, benchmark.limits, on_gpu, os.cpu_count() or 1)
+    top, impossible = _ceiling(engine, plan, subject, benchmark, found, bandwidth_gb_per_s)
+    seen.wrong += impossible
+    watched = circumstances.watched(session.telemetry, no_energy)
     status, reasons = judge(
         session.requests,
         found,
         benchmark,
         session.hits,
-        subject.gpus > 0,
+        on_gpu,
         session.busy_share,
         checks,
         session.rounds,
         session.doubts,
+        session.warmup,
+        session.preemptions,
+        seen,
     )
     if session.failure or len(found) < len(set(benchmark.concurrencies)):
         status, reasons = _failed(session, reasons if status == "rejected" else [])
@@ -78,28 +108,57 @@ def _written_down(
         ),
         cache_off=[*plan.cache_off, *_cache_proof(session)],
         start_s=session.start_s,
-        peak_rss_bytes=session.peak_rss_bytes,
+        peak_rss_bytes=circumstances.peak_rss_bytes(session.telemetry),
         warmup=session.warmup,
         requests=session.requests,
         rounds=session.rounds,
         levels=found,
         native=session.native,
         checks=checks,
+        watched=watched,
+        energy=energy,
+        ceiling=top,
     )
 
 
+def _ceiling(
+    engine: Engine,
+    plan: Plan,
+    subject: Subject,
+    benchmark: Benchmark,
+    found: Sequence[Level],
+    bandwidth_gb_per_s: float | None,
+) -> tuple[Ceiling | None, list[str]]:
+    """The ceiling of a subject that was measured, and a sentence for a decode above it."""
+    streamed = engine.streamed(subject) if found else None
+    if streamed is None:
+        return None, []
+    try:
+        measured, why_not = _bandwidth(plan, subject), None
+    except ToolError as error:
+        measured, why_not = None, f"no bandwidth was measured: {error.reason}"
+    top, impossible = ceiling(
+        streamed, engine.artifact_bytes, found, benchmark, bandwidth_gb_per_s, measured, why_not
+    )
+    return top, [impossible] if impossible else []
+
+
+def _bandwidth(plan: Plan, subject: Subject) -> Bandwidth:
+    """What the subject's cards, or the cores that a server gets, move; raises ToolError if they can't."""
+    if not subject.gpus:
+        return Bandwidth(**bandwidth.of_cpu(sorted(shares()[0])))
+    found = bandwidth.of_gpus(plan.environment_variables["CUDA_VISIBLE_DEVICES"])
+    slowest = min(found, key=lambda card: card["gb_per_s"])
+    return Bandwidth(how="copy within the card", **slowest)
+
+
 def _failed(session: Session, reasons: list[str]) -> tuple[Status, list[str]]:
-    broken = [
-        f"Warm-up request {request.index} broke: {request.error}"
-        for request in session.warmup
-        if request.error
-    ]
     match session.failure:
         case Unsupported() as refusal:
             return "unsupported", [refusal.reason]
         case ToolError() as failure:
-            return "failed", [failure.reason.splitlines()[0], *broken, *reasons]
-    return "failed", [*broken, *reasons]
+            return "failed", [failure.reason.splitlines()[0], *reasons]
+    return "failed", reasons
 
 
 def _evidence(session: Session) -> str | None:
@@ -112,10 +171,13 @@ def _evidence(session: Session) -> str | None:
 
 
 def _cache_proof(session: Session) -> list[str]:
-    told = [request.cached_tokens for request in session.requests if request.cached_tokens is not None]
+    asked = (*session.warmup, *session.requests)
+    told = [request.cached_tokens for request in asked if request.cached_tokens is not None]
     proofs = []
-    if told and len(told) == len(session.requests):
-        proofs.append(f"proof: the server counted {sum(told)} cached tokens in {len(told)} requests")
+    if told and len(told) == len(asked):
+        proofs.append(
+            f"proof: the server counted {sum(told)} cached tokens in {len(told)} requests, warm-up included"
+        )
     if session.hits is not None:
         proofs.append(f"proof: the server's counter of cache hits grew by {session.hits:g}, warm-up included")
     return proofs

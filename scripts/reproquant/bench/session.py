@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,17 +14,18 @@ from reproquant.bench.counters import Counters
 from reproquant.bench.measurement import Native, Request, Round, ServerTimes
 from reproquant.bench.pinning import pinned, shares
 from reproquant.bench.statistics import levels, spread, summarize
+from reproquant.bench.telemetry import Recorder, Telemetry
 from reproquant.bench.workload import Prompts, digest_of_ids
 from reproquant.engines.base import Endpoint, Engine, Plan
 from reproquant.engines.refusals import Unsupported
 from reproquant.errors import ToolError
 from reproquant.files import repository
 from reproquant.machine import host
+from reproquant.machine.gpu import visible_devices
 from reproquant.study import Benchmark, Subject
 
 DEATH = "it died while it was measured"
 DEATH_S = 3.0
-MEMORY_INTERVAL_S = 1.0
 AGREEING = 3
 
 
@@ -35,10 +34,12 @@ class Session:
     """What the launches gave, kept even if one ends half-way.
 
     ``hits`` is the growth of the server's counter of cached tokens, all
-    launches and warm-ups together; null if it has none.
+    launches and warm-ups together; null if it has none. ``preemptions`` is that
+    of its counter of requests that it put off half-way.
     """
 
     busy_share: float
+    telemetry: Telemetry
     ids_sha256: str | None = None
     client_cores: list[int] = field(default_factory=list)
     start_s: list[float] = field(default_factory=list)
@@ -46,7 +47,7 @@ class Session:
     requests: list[Request] = field(default_factory=list)
     rounds: list[Round] = field(default_factory=list)
     hits: float | None = None
-    peak_rss_bytes: int | None = None
+    preemptions: float = 0
     doubts: list[str] = field(default_factory=list)
     native: Native | None = None
     failure: Unsupported | ToolError | None = None
@@ -64,19 +65,35 @@ def run(engine: Engine, plan: Plan, subject: Subject, benchmark: Benchmark, log:
     concurrencies in it is drawn with the seed. If the planned rounds are
     unsteady, the last launch goes on to ``rounds_if_unsteady``.
     """
-    session = Session(busy_share=host.busy_share())
-    course = _Course(subject, benchmark, session)
+    server_cores, client_cores = shares()
+    visible = plan.environment_variables.get("CUDA_VISIBLE_DEVICES", visible_devices(subject.gpus))
+    recorder = Recorder(
+        subject.name,
+        lambda: engine.process_group,
+        engine.processes,
+        visible,
+        server_cores,
+        client_cores,
+    )
+    session = Session(host.busy_share(), recorder.telemetry)
+    session.client_cores = sorted(client_cores)
+    _follow(engine, plan, _Course(subject, benchmark, session, recorder), log)
+    return session
+
+
+def _follow(engine: Engine, plan: Plan, course: _Course, log: Path) -> None:
+    session, benchmark = course.session, course.benchmark
     try:
         for launch in range(benchmark.launches):
             _serve(engine, plan, launch, course, log)
             if session.broken:
-                return session
+                return
     except (Unsupported, ToolError) as failure:
         session.failure = failure
-        return session
+        return
     if benchmark.native_repetitions:
-        _ask_native_tool(engine, plan, subject, log, session)
-    return session
+        with course.recorder.span("native tool"):
+            _ask_native_tool(engine, plan, course.subject, log, session)
 
 
 def _ask_native_tool(engine: Engine, plan: Plan, subject: Subject, log: Path, session: Session) -> None:
@@ -98,17 +115,17 @@ def _ask_native_tool(engine: Engine, plan: Plan, subject: Subject, log: Path, se
 
 
 def _serve(engine: Engine, plan: Plan, launch: int, course: _Course, log: Path) -> None:
-    session = course.session
     server_cores, client_cores = shares()
-    session.client_cores = sorted(client_cores)
-    try:
-        with pinned(server_cores):
-            endpoint = engine.launch(plan, log)
-        session.start_s.append(endpoint.start_s)
-        with pinned(client_cores), _memory_watched(engine, session):
-            asyncio.run(_talk(engine, endpoint, launch, course))
-    finally:
-        engine.stop()
+    with course.recorder.span("server", launch):
+        try:
+            with pinned(server_cores):
+                endpoint = engine.launch(plan, log)
+            course.recorder.settled()
+            course.session.start_s.append(endpoint.start_s)
+            with pinned(client_cores):
+                asyncio.run(_talk(engine, endpoint, launch, course))
+        finally:
+            engine.stop()
 
 
 async def _talk(engine: Engine, endpoint: Endpoint, launch: int, course: _Course) -> None:
@@ -133,7 +150,8 @@ class _Broken(Exception):
 class _Course:
     """The order of requests through all launches of a subject; prompts and order never start again."""
 
-    def __init__(self, subject: Subject, benchmark: Benchmark, session: Session) -> None:
+    def __init__(self, subject: Subject, benchmark: Benchmark, session: Session, recorder: Recorder) -> None:
+        self.recorder = recorder
         self.subject = subject
         self.benchmark = benchmark
         self.session = session
@@ -158,6 +176,10 @@ class _Course:
         if launch == self.benchmark.launches - 1 and self._is_unsteady():
             for number in range(planned, self.benchmark.rounds_if_unsteady):
                 await self._round(client, number)
+        wanted_s = self.benchmark.energy_seconds
+        if launch == self.benchmark.launches - 1 and wanted_s and self.recorder.tells_energy():
+            for size in sorted(set(self.benchmark.concurrencies)):
+                await self._sustain(client, size, wanted_s)
 
     async def _cut_prompts(self, client: Client) -> Prompts:
         """The prompts of all launches, from the server's own ids of the study's text."""
@@ -209,7 +231,35 @@ class _Course:
         kept += sent
         if not warmup:
             self.session.rounds.append(_beside(sent, growth))
+            tokens = sum(request.completion_tokens or 0 for request in sent)
+            self.recorder.mark("round", number, size, (released_ns, _end_ns(replies)), size, tokens)
         return sent
+
+    async def _sustain(self, client: Client, size: int, seconds: int) -> None:
+        """Batch after batch for the sake of energy alone, until they make a window of that many seconds.
+
+        What goes wrong here is a doubt: the rounds stand without it.
+        """
+        assert self._prompts is not None
+        benchmark, count = self.benchmark, 0
+        start_ns, end_ns = None, 0
+        while start_ns is None or end_ns - start_ns < 1e9 * seconds:
+            batch = [self._prompts.repeated() for _ in range(size)]
+            released_ns, replies = await client.together(
+                [prompt.ids for prompt in batch], benchmark.output_tokens
+            )
+            wrong = [reply for reply in replies if not _as_asked(reply, benchmark)]
+            if wrong:
+                self.session.doubts.append(
+                    f"At concurrency {size} a request of the sustained load wasn't answered as asked, so "
+                    f"there is no energy: {wrong[0].error or 'other counts, or tokens from a cache'}."
+                )
+                return
+            start_ns, end_ns, count = start_ns or released_ns, _end_ns(replies), count + size
+        await self._growth(client, count * benchmark.output_tokens)
+        self.recorder.mark(
+            "sustained", None, size, (start_ns, end_ns), count, count * benchmark.output_tokens
+        )
 
     async def _growth(self, client: Client, expected_tokens: int) -> Counters:
         """How far the server's counters went since the last time that they were read."""
@@ -217,6 +267,7 @@ class _Course:
         growth = self._counters.since(before)
         if growth.cached_tokens is not None:
             self.session.hits = (self.session.hits or 0.0) + growth.cached_tokens
+        self.session.preemptions += growth.preemptions or 0
         return growth
 
     def _is_unsteady(self) -> bool:
@@ -264,6 +315,19 @@ def _request(
     )
 
 
+def _end_ns(replies: Sequence[Reply]) -> int:
+    return max(reply.last_ns or reply.sent_ns for reply in replies)
+
+
+def _as_asked(reply: Reply, benchmark: Benchmark) -> bool:
+    counts = (reply.prompt_tokens, reply.completion_tokens)
+    return (
+        not reply.error
+        and counts == (benchmark.prompt_tokens, benchmark.output_tokens)
+        and not reply.cached_tokens
+    )
+
+
 def _timed(request: Request, times: ServerTimes | None) -> Request:
     """The request with the round's mean times, if the server didn't tell its own."""
     return request if request.server or times is None else request.model_copy(update={"server": times})
@@ -278,22 +342,3 @@ def _beside(sent: Sequence[Request], growth: Counters) -> Round:
         start_skew_ms=max(moments) - min(moments),
         counted_tokens=None if growth.output_tokens is None else round(growth.output_tokens),
     )
-
-
-@contextmanager
-def _memory_watched(engine: Engine, session: Session) -> Iterator[None]:
-    """Sample the server's memory while the body runs; the peak goes into ``session``."""
-    group, over = engine.process_group, threading.Event()
-
-    def watch() -> None:
-        while group is not None and not over.is_set():
-            session.peak_rss_bytes = max(session.peak_rss_bytes or 0, host.group_rss_bytes(group))
-            over.wait(MEMORY_INTERVAL_S)
-
-    thread = threading.Thread(target=watch, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()

@@ -50,6 +50,8 @@ class Prompts:
                 "give a longer text, or lower rounds or concurrencies",
             )
         self._ids = tuple(ids)
+        self._distinct = distinct
+        self._repeated = -1
         self._length = length
         self._random = random.Random(seed)
         self._nonces = iter(self._random.sample(distinct, len(distinct)))
@@ -61,6 +63,15 @@ class Prompts:
     def warmup(self) -> Prompt:
         """The next warm-up prompt: a fresh nonce before a window from anywhere in the text."""
         return self._cut(self._random.randint(0, len(self._ids) - self._length))
+
+    def repeated(self) -> Prompt:
+        """The next prompt of a sustained load: no two alike within their first two tokens.
+
+        There may be far more of them than distinct first tokens.
+        """
+        number = self._repeated = self._repeated + 1
+        pair = self._distinct[number % len(self._distinct)], self._distinct[number // len(self._distinct)]
+        return Prompt((*pair, *self._ids)[: self._length])
 
     def _cut(self, start: int) -> Prompt:
         return Prompt((next(self._nonces), *self._ids[start : start + self._length - 1]))

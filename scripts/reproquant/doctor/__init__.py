@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from reproquant.doctor.check import Check, Verdict
@@ -24,9 +25,9 @@ def examine(study: Study, reading: Reading) -> tuple[Check, ...]:
     return tuple(check for checks in CHECKS for check in checks(study, reading))
 
 
-def insist(study: Study, checks: tuple[Check, ...]) -> None:
-    """Raise Impossible, with every reason and what to do, if a check says so."""
-    wrong = [check for check in checks if check.verdict == "impossible"]
+def insist(study: Study, checks: tuple[Check, ...], running: Collection[str]) -> None:
+    """Raise Impossible, with every reason and what to do, if one of the stages ``running`` can't work."""
+    wrong = [check for check in checks if check.stops(running)]
     if wrong:
         raise Impossible(
             f"study '{study.name}' on this machine",

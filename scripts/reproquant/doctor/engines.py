@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from reproquant.doctor.check import Check, Verdict, check
+from reproquant import external
+from reproquant.doctor.check import MEASURING, Check, Verdict, check
 from reproquant.doctor.reading import Reading
 from reproquant.engines.compatibility import Row, expectations
-from reproquant.errors import ToolError
-from reproquant.study import Study
+from reproquant.errors import StudyError, ToolError
+from reproquant.study import External, InContainer, Study
+from reproquant.toolchain import container
 
 OLDEST_CUDA = (12, 0)
 BF16_FROM = (8, 0)
@@ -29,6 +31,7 @@ def driver(study: Study, reading: Reading) -> Iterator[Check]:
         "CUDA 12.0 or newer (R525)",
         "install a newer driver; for Volta the R580 branch, the last that knows it",
         "impossible",
+        MEASURING,
     )
 
 
@@ -39,7 +42,8 @@ def compiler(study: Study, reading: Reading) -> Iterator[Check]:
     wanted = ", ".join(f"sm_{architecture}" for architecture in study.llama_cpp.cuda_architectures)
     if isinstance(reading.toolkit, ToolError):
         error = reading.toolkit
-        yield Check("nvcc", "impossible", f"{error.where}: {error.reason}", wanted, error.remedy)
+        found = f"{error.where}: {error.reason}"
+        yield Check("nvcc", "impossible", found, wanted, error.remedy, ("build_llama_cpp",))
     elif reading.toolkit is not None:
         yield Check("nvcc", "ok", f"{reading.toolkit.version} in {reading.toolkit.root}", wanted)
     if reading.capability:
@@ -52,6 +56,7 @@ def compiler(study: Study, reading: Reading) -> Iterator[Check]:
             f"code for it; the study builds {wanted or 'what CMake picks'}",
             f"set llama_cpp.cuda_architectures to [{number}]: else kernels are compiled at start or never",
             "impossible" if built and number < min(built) else "warning",
+            MEASURING,
         )
 
 
@@ -103,6 +108,38 @@ def _needs(study: Study, name: str, row: Row) -> Iterator[Check]:
             ", ".join(row.needs),
             "add them to vllm.arguments or environment_variables: only so this version works on this GPU",
         )
+
+
+def pythons(study: Study, reading: Reading) -> Iterator[Check]:
+    """Every Python of the user's own can do the work that the study gives it."""
+    for role in study.roles:
+        if not isinstance(study.environments.of(role), External):
+            continue
+        title, needed = f"environments.{role}", "a Python with what the work needs"
+        try:
+            found = external.check_role(study, role)
+            yield Check(title, "ok", f"Python {found['python']}, {len(found['packages'])} packages", needed)
+        except StudyError as error:
+            yield Check(title, "impossible", f"{error.where}: {error.reason}", needed, error.remedy)
+
+
+def containers(study: Study, reading: Reading) -> Iterator[Check]:
+    """The tool that runs vLLM's container answers, and the image is here or will be pulled."""
+    chosen = study.environments.vllm
+    if not isinstance(chosen, InContainer) or "vllm" not in study.roles:
+        return
+    title, needed = container.KEY, "a tool that answers, and the image"
+    settings = chosen.container
+    if problem := container.unready(settings.tool):
+        yield Check(title, "impossible", problem.reason, needed, problem.remedy)
+        return
+    yield check(
+        title,
+        container.present(settings),
+        f"{settings.tool}, {settings.image}",
+        needed,
+        f"{settings.tool} pull {settings.image}, or let the run do it",
+    )
 
 
 def pins(study: Study, reading: Reading) -> Iterator[Check]:

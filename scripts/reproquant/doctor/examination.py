@@ -18,6 +18,8 @@ CHECKS: tuple[Callable[[Study, Reading], Iterable[Check]], ...] = (
     engines.driver,
     engines.compiler,
     engines.vllm,
+    engines.pythons,
+    engines.containers,
     engines.pins,
     room.model,
     room.disk,

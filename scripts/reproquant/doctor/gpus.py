@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from reproquant.doctor.check import Check, check
+from reproquant.doctor.check import MEASURING, Check, check
 from reproquant.doctor.reading import Reading
 from reproquant.study import Study
 
@@ -34,6 +34,7 @@ def present(study: Study, reading: Reading) -> Iterator[Check]:
         str(wanted),
         remedy,
         "impossible",
+        MEASURING,
     )
 
 
@@ -80,6 +81,7 @@ def usable(study: Study, reading: Reading) -> Iterator[Check]:
         "programs may compute",
         "nvidia-smi -c 0",
         "impossible",
+        MEASURING,
     )
     yield check(
         "MIG",

@@ -101,7 +101,7 @@ def read(study: Study, results: Path) -> Reading:
         host=_host(results),
         toolkit=_toolkit(study) if cuda else None,
         source=source,
-        environments=frozenset(filter(_built, study.environments.model_dump().values())),
+        environments=frozenset(name for name in locks(study) if _built(name)),
         checkpoints=dict(zip(study.checkpoints, others, strict=True)),
     )
 
@@ -117,6 +117,12 @@ def model_source(model: Model | Checkpoint) -> Source:
         shape = spec.shape or preset(spec.preset or "")
         return Source(SIXTEEN_BITS * sum(prod(sizes) for _, sizes in tensors(shape)))
     return Source(None)
+
+
+def locks(study: Study) -> set[str]:
+    """The locks of the environments that the workflow builds itself."""
+    chosen = map(study.environments.of, study.roles)
+    return {environment for environment in chosen if isinstance(environment, str)}
 
 
 def _built(environment: str) -> bool:

@@ -10,8 +10,8 @@ from pathlib import Path
 import yaml
 from pydantic import BaseModel, ConfigDict
 
-from reproquant.doctor.check import Check, check
-from reproquant.doctor.reading import Reading, Source
+from reproquant.doctor.check import MEASURING, Check, check
+from reproquant.doctor.reading import Reading, Source, locks
 from reproquant.engines.compatibility import expectations
 from reproquant.study import Study
 
@@ -61,6 +61,7 @@ def _obtainable(key: str, kind: str, source: Source, reading: Reading) -> Check:
         f"from {kind}",
         remedies.get(kind, ""),
         "impossible" if source.hopeless else "warning",
+        ("fetch_model",),
     )
 
 
@@ -101,8 +102,10 @@ def file_bytes(study: Study, reading: Reading) -> int | None:
 def tool_bytes(study: Study, here: frozenset[str] = frozenset()) -> int:
     """What builds and environments take, roughly, without the environments that are ``here`` already."""
     known = needs()
-    sizes = {name: known.environment_gb for name in study.environments.model_dump().values()}
-    sizes[study.environments.vllm] = known.vllm_gb["gpu" if study.machine.gpus else "cpu"]
+    of_vllm = known.vllm_gb["gpu" if study.machine.gpus else "cpu"]
+    sizes = {
+        name: of_vllm if name == study.environments.vllm else known.environment_gb for name in locks(study)
+    }
     missing = sum(size for name, size in sizes.items() if name not in here)
     return int((missing + known.build_gb[study.llama_cpp.backend]) * GB * (1 + known.spare))
 
@@ -151,6 +154,7 @@ def gpu_memory(study: Study, reading: Reading) -> Iterator[Check]:
         "room for every subject's weights",
         "give these subjects more GPUs or a smaller artifact, or leave them out",
         "impossible",
+        MEASURING,
     )
 
 

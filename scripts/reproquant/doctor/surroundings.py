@@ -6,16 +6,19 @@ from collections.abc import Iterator
 
 from reproquant.doctor.check import Check, check
 from reproquant.doctor.reading import Reading
-from reproquant.study import Study
+from reproquant.study import InContainer, Study
 
 GIB = 1 << 30
 
 
 def shared_memory(study: Study, reading: Reading) -> Iterator[Check]:
-    """NCCL and vLLM's workers exchange data through /dev/shm; docker gives a container 64 MiB of it."""
+    """NCCL and vLLM's workers exchange data through /dev/shm; docker gives a container 64 MiB of it.
+
+    A container that this program starts has its own.
+    """
     parallel = any(subject.engine == "vllm" and subject.gpus > 1 for subject in study.subjects)
     found = reading.host.shared_memory_bytes
-    if not parallel or found is None:
+    if not parallel or found is None or isinstance(study.environments.vllm, InContainer):
         return
     yield check(
         "/dev/shm",

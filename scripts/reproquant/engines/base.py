@@ -15,11 +15,13 @@ from typing import Any, ClassVar, Literal
 
 from reproquant.engines.native import NativeRun
 from reproquant.engines.refusals import Unsupported, classify, last_words
+from reproquant.engines.streamed import Streamed
 from reproquant.engines.warden import Warden
 from reproquant.errors import ToolError
 from reproquant.machine.host import group_members
 from reproquant.process import spawn, stop_group
 from reproquant.study import Subject
+from reproquant.toolchain.container import CORES
 
 LOOPBACK = "127.0.0.1"
 PORT = "PORT"
@@ -31,16 +33,19 @@ END_S = 10.0
 class Plan:
     """How a subject is served: the command line, with PORT where the port goes, and its variables.
 
-    ``cache_off`` names what in it turns prompt caches off.
+    CORES stands where the cores go that a container may use. ``cache_off`` names
+    what in it turns prompt caches off. ``ending`` is a command that ends what is
+    left outside of the command's process group; it succeeds when nothing is.
     """
 
     command: tuple[str, ...]
     environment_variables: Mapping[str, str]
     cache_off: tuple[str, ...]
+    ending: tuple[str, ...] = ()
 
     def on_port(self, port: int) -> list[str]:
-        """The command line with a port in its place."""
-        return [str(port) if word == PORT else word for word in self.command]
+        """The command line with a port and this thread's cores in their places."""
+        return [str(port) if word == PORT else word for word in with_cores(self.command)]
 
 
 @dataclass(frozen=True)
@@ -68,6 +73,12 @@ class Endpoint:
     start_s: float
 
 
+def with_cores(command: Sequence[str]) -> list[str]:
+    """A command line with this thread's cores in their place, which a daemon's containers don't inherit."""
+    cores = ",".join(map(str, sorted(os.sched_getaffinity(0))))
+    return [cores if word == CORES else word for word in command]
+
+
 class Engine(ABC):
     """One engine that serves one artifact; at most one server of it runs at a time.
 
@@ -82,7 +93,9 @@ class Engine(ABC):
     def __init__(self, start_timeout_s: float) -> None:
         self._start_timeout_s = start_timeout_s
         self._process: subprocess.Popen[bytes] | None = None
+        self._tool: subprocess.Popen[bytes] | None = None
         self._warden: Warden | None = None
+        self._ending: tuple[str, ...] = ()
         self._port = 0
         self._log = Path(os.devnull)
         self._log_start = 0
@@ -108,6 +121,13 @@ class Engine(ABC):
         """
         return None
 
+    def streamed(self, subject: Subject) -> Streamed | None:
+        """What a subject reads out of memory for each token; None if the engine can't tell.
+
+        Raises FormatError if the weights' headers can't be read.
+        """
+        return None
+
     def _run_tool(self, command: Sequence[str], plan: Plan, log: Path, work_s: float) -> None:
         """Run the engine's own tool to its end; whatever it starts ends with it, or with this process.
 
@@ -115,17 +135,18 @@ class Engine(ABC):
         as long as a server. Raises ToolError if it fails or takes longer.
         """
         limit_s = self._start_timeout_s + work_s
-        tool = spawn(command, log, plan.environment_variables)
-        warden = Warden(tool.pid)
+        tool = self._tool = spawn(with_cores(command), log, plan.environment_variables)
+        warden = Warden(tool.pid, plan.ending)
         try:
             code = tool.wait(limit_s)
         except subprocess.TimeoutExpired:
             raise ToolError(log, f"it didn't end within {limit_s:g} s", "see the log") from None
         finally:
             stop_group(tool)
+            self._tool = None
             warden.dismiss()
             deadline = time.monotonic() + END_S
-            while group_members(tool.pid) and time.monotonic() < deadline:
+            while (group_members(tool.pid) or not _ended(plan.ending)) and time.monotonic() < deadline:
                 time.sleep(POLL_S)
         if code:
             raise ToolError(log, f"it ended with code {code}", "see the log")
@@ -143,7 +164,8 @@ class Engine(ABC):
         self._log, self._log_start = log, log.stat().st_size if log.exists() else 0
         started = time.monotonic()
         self._process = spawn(plan.on_port(self._port), log, plan.environment_variables)
-        self._warden = Warden(self._process.pid)
+        self._ending = plan.ending
+        self._warden = Warden(self._process.pid, plan.ending)
         try:
             while not _healthy(self._port):
                 if self._process.poll() is not None:
@@ -157,9 +179,9 @@ class Engine(ABC):
         return Endpoint(f"http://{LOOPBACK}:{self._port}", self._port, time.monotonic() - started)
 
     def stop(self) -> None:
-        """End the server's whole process group; return when it is gone and its port is free again.
+        """End the server, its whole process group and its container; return when its port is free again.
 
-        Raises ToolError if either isn't so within ten seconds: what is left
+        Raises ToolError if that isn't so within ten seconds: what is left
         would disturb the next measurement.
         """
         if self._process is None:
@@ -170,19 +192,25 @@ class Engine(ABC):
         if self._warden:
             self._warden.dismiss()
         deadline = time.monotonic() + END_S
-        while (members := group_members(group)) or not _is_free(self._port):
+        while (members := group_members(group)) or not _ended(self._ending) or not _is_free(self._port):
             if time.monotonic() > deadline:
                 raise ToolError(
                     f"{self.name} server",
-                    f"after its end, port {self._port} or the processes {members} are still in use",
+                    f"after its end, port {self._port}, its container or the processes {members} remain",
                     "end them before the next measurement",
                 )
             time.sleep(POLL_S)
 
     @property
     def process_group(self) -> int | None:
-        """The running server's process group, or None."""
-        return self._process.pid if self._process else None
+        """The process group of the server or the tool that runs, or None."""
+        running = self._process or self._tool
+        return running.pid if running else None
+
+    def processes(self) -> list[int]:
+        """The ids of the processes of what runs; none where they can't be seen."""
+        group = self.process_group
+        return [] if group is None else group_members(group)
 
     def died(self, within_s: float) -> bool:
         """Whether the server has ended by itself, waiting up to ``within_s`` seconds for that."""
@@ -211,6 +239,9 @@ class Engine(ABC):
         )
 
     def _refuse_foreign_variables(self, plan: Plan) -> None:
+        """A container sees none of this process's variables."""
+        if plan.ending:
+            return
         foreign = sorted(
             name
             for name in os.environ
@@ -229,6 +260,11 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind((LOOPBACK, 0))
         return int(probe.getsockname()[1])
+
+
+def _ended(ending: Sequence[str]) -> bool:
+    """Run the command that ends what is left; whether nothing is."""
+    return not ending or subprocess.run(ending, capture_output=True, check=False).returncode == 0
 
 
 def _is_free(port: int) -> bool:

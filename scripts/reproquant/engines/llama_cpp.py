@@ -7,6 +7,7 @@ from typing import Any
 
 from reproquant.engines.base import LOOPBACK, PORT, Dialect, Engine, Plan
 from reproquant.engines.native import NativeRun, samples_of_llama_bench, shared_by_llama_cpp
+from reproquant.engines.streamed import Streamed, of_gguf, option
 from reproquant.machine.gpu import visible_devices
 from reproquant.study import Benchmark, Subject
 from reproquant.toolchain.llama_cpp import Build
@@ -83,6 +84,15 @@ class LlamaServer(Engine):
         decode = (*common, "-p", "0", "-n", str(steps), "-d", str(prompt))
         speeds = [self._bench(command, plan, log) for command in (prefill, decode)]
         return NativeRun("llama-bench", (prefill, decode), *speeds)
+
+    def streamed(self, subject: Subject) -> Streamed:
+        """The GGUF and its cache; cards read at the same time only where the tensors are split."""
+        keys, values = (
+            option(subject.arguments, names, "f16")
+            for names in (("-ctk", "--cache-type-k"), ("-ctv", "--cache-type-v"))
+        )
+        memories = subject.gpus if subject.split_mode == "tensor" else 1
+        return of_gguf(self._gguf, (keys, values), memories)
 
     def _bench(self, command: tuple[str, ...], plan: Plan, log: Path) -> tuple[float, ...]:
         start = log.stat().st_size if log.exists() else 0

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import re
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from reproquant.engines.base import LOOPBACK, PORT, Dialect, Engine, Plan
 from reproquant.engines.native import NativeRun, speeds_of_vllm_bench
+from reproquant.engines.runtime import Invocation, Runtime, Shared
+from reproquant.engines.streamed import Streamed, of_checkpoint, option
 from reproquant.errors import StudyError
 from reproquant.files import repository
-from reproquant.machine.gpu import visible_devices
 from reproquant.study import Benchmark, Subject, Vllm
-from reproquant.toolchain.python_env import PythonEnv
 
 CACHE_OFF = "--no-enable-prefix-caching"
+COMMAND = ("-m", "vllm.entrypoints.cli.main")
 TIMES_SINCE = (0, 27)
 QUIET = {
     "HF_HUB_OFFLINE": "1",
@@ -30,7 +32,7 @@ PLUGIN_FOLDER = "workflow/plugins/fp8_emulated"
 
 
 class VllmServer(Engine):
-    """``vllm serve`` on one checkpoint folder, run with a locked environment's Python."""
+    """``vllm serve`` on one checkpoint folder, run with an environment's Python or in a container."""
 
     name = "vllm"
     foreign_prefix = "VLLM_"
@@ -47,28 +49,31 @@ class VllmServer(Engine):
             "output_tokens": ("vllm:generation_tokens_total",),
             "prefill_s": ("vllm:request_prefill_time_seconds_sum",),
             "decode_s": ("vllm:request_decode_time_seconds_sum",),
+            "preemptions": ("vllm:num_preemptions_total",),
         },
     )
 
-    def __init__(
-        self, environment: PythonEnv, checkpoint: Path, settings: Vllm, benchmark: Benchmark
-    ) -> None:
+    def __init__(self, runtime: Runtime, checkpoint: Path, settings: Vllm, benchmark: Benchmark) -> None:
         super().__init__(benchmark.start_timeout_s)
-        self._environment = environment
-        self._checkpoint = checkpoint
+        self._runtime = runtime
+        self._checkpoint = Shared(checkpoint, "/checkpoint")
         self._settings = settings
         self._benchmark = benchmark
 
     @property
     def artifact_bytes(self) -> int:
-        return sum(file.stat().st_size for file in self._checkpoint.glob("*.safetensors"))
+        return sum(file.stat().st_size for file in self._checkpoint.path.glob("*.safetensors"))
 
     def describe(self) -> dict[str, Any]:
         return {
             "name": "vLLM",
             "version": self._settings.version,
-            "environment": self._environment.describe(),
+            "environment": self._runtime.describe(),
         }
+
+    def processes(self) -> list[int]:
+        group = self.process_group
+        return [] if group is None else self._runtime.processes(group)
 
     def plan(self, subject: Subject) -> Plan:
         """``vllm serve``'s command line: what the study needs, then its arguments, then the subject's.
@@ -83,26 +88,15 @@ class VllmServer(Engine):
                 f"a request takes {needed} tokens, and vLLM would cut its output",
                 f"give at least {needed}",
             )
-        command = (
-            *(
-                str(self._environment.python),
-                "-m",
-                "vllm.entrypoints.cli.main",
-                "serve",
-                str(self._checkpoint),
-            ),
+        words = (
+            *(*COMMAND, "serve", self._runtime.seen(self._checkpoint)),
             *("--served-model-name", subject.name, "--host", LOOPBACK, "--port", PORT),
             *("--generation-config", "vllm", "--enable-prompt-tokens-details"),
             *(("--enable-per-request-metrics",) if self._tells_times() else ()),
             *self._engine_arguments(subject),
         )
-        variables = {
-            "CUDA_VISIBLE_DEVICES": visible_devices(subject.gpus),
-            **QUIET,
-            **(_emulation() if subject.emulated else {}),
-            **dict(text.split("=", 1) for text in self._settings.environment_variables),
-        }
-        return Plan(command, variables, (CACHE_OFF,))
+        invocation = self._invocation(words, subject, self._checkpoint)
+        return Plan(invocation.command, invocation.environment_variables, (CACHE_OFF,), invocation.ending)
 
     def native(self, plan: Plan, subject: Subject, log: Path) -> NativeRun:
         """``vllm bench latency`` for one output token and for all, with the server's engine arguments.
@@ -111,24 +105,42 @@ class VllmServer(Engine):
         """
         benchmark = self._benchmark
         with tempfile.TemporaryDirectory() as folder:
-            results = [Path(folder) / f"{count}.json" for count in (1, benchmark.output_tokens)]
-            commands = [
-                (
-                    *(str(self._environment.python), "-m", "vllm.entrypoints.cli.main", "bench", "latency"),
-                    *("--model", str(self._checkpoint), "--batch-size", "1"),
-                    *("--input-len", str(benchmark.prompt_tokens), "--output-len", result.stem),
-                    *("--num-iters", str(benchmark.native_repetitions), "--num-iters-warmup", "2"),
-                    *("--output-json", str(result)),
-                    *self._engine_arguments(subject),
-                )
-                for result in results
-            ]
+            results = Shared(Path(folder), "/results", writable=True)
+            counts = (1, benchmark.output_tokens)
+            commands = tuple(self._bench(count, results, subject) for count in counts)
             for command in commands:
                 self._run_tool(command, plan, log, benchmark.native_seconds)
-            speeds = speeds_of_vllm_bench(
-                results[0], results[1], benchmark.prompt_tokens, benchmark.output_tokens
-            )
-        return NativeRun("vllm bench latency", tuple(commands), *speeds)
+            first, whole = (results.path / f"{count}.json" for count in counts)
+            speeds = speeds_of_vllm_bench(first, whole, benchmark.prompt_tokens, benchmark.output_tokens)
+        return NativeRun("vllm bench latency", commands, *speeds)
+
+    def _bench(self, output_tokens: int, results: Shared, subject: Subject) -> tuple[str, ...]:
+        """The tool's command line for some output tokens; it writes ``<output tokens>.json``."""
+        benchmark = self._benchmark
+        words = (
+            *(*COMMAND, "bench", "latency"),
+            *("--model", self._runtime.seen(self._checkpoint), "--batch-size", "1"),
+            *("--input-len", str(benchmark.prompt_tokens), "--output-len", str(output_tokens)),
+            *("--num-iters", str(benchmark.native_repetitions), "--num-iters-warmup", "2"),
+            *("--output-json", f"{self._runtime.seen(results)}/{output_tokens}.json"),
+            *self._engine_arguments(subject),
+        )
+        return self._invocation(words, subject, self._checkpoint, results).command
+
+    def _invocation(self, words: Sequence[str], subject: Subject, *folders: Shared) -> Invocation:
+        variables = dict(QUIET)
+        if subject.emulated:
+            plugins = Shared(repository() / PLUGIN_FOLDER, "/plugins")
+            variables |= {"PYTHONPATH": self._runtime.seen(plugins), "VLLM_PLUGINS": PLUGIN}
+            folders = (*folders, plugins)
+        variables |= dict(text.split("=", 1) for text in self._settings.environment_variables)
+        return self._runtime.invocation(words, subject.gpus, variables, folders)
+
+    def streamed(self, subject: Subject) -> Streamed:
+        """The checkpoint and its cache, read by all cards at the same time."""
+        arguments = (*self._settings.arguments, *subject.arguments)
+        eight_bits = option(arguments, ("--kv-cache-dtype",), "auto").startswith("fp8")
+        return of_checkpoint(self._checkpoint.path, 1 if eight_bits else 2, max(1, subject.gpus))
 
     def _engine_arguments(self, subject: Subject) -> tuple[str, ...]:
         """What decides how fast the engine is, alike for its server and its own tool."""
@@ -144,8 +156,3 @@ class VllmServer(Engine):
         """Whether this version tells a request's times in its answer; others have sums in /metrics."""
         numbers = tuple(int(part) for part in re.findall(r"\d+", self._settings.version))
         return numbers >= TIMES_SINCE
-
-
-def _emulation() -> dict[str, str]:
-    """Variables with which vLLM finds and loads the plugin, and no other."""
-    return {"PYTHONPATH": str(repository() / PLUGIN_FOLDER), "VLLM_PLUGINS": PLUGIN}

@@ -8,20 +8,29 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
 import zipfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from packaging.specifiers import SpecifierSet
 
 from reproquant.engines.compatibility import table
 from reproquant.engines.refusals import classify
-from reproquant.errors import FormatError
+from reproquant.errors import FormatError, ReproquantError
+from reproquant.study import InContainer, Study
+from reproquant.toolchain import container, environments
+from reproquant.toolchain.interpreter import Interpreter
 
 QUANTIZATION = "vllm/model_executor/layers/quantization/"
 READ = re.compile(r"vllm/(config|model_executor/(model_loader|layers/quantization))\b.*\.py$")
 METADATA = re.compile(r"vllm(_cpu)?-([^-/]+)\.dist-info/METADATA$")
+
+
+class Contradicted(ReproquantError):
+    """A vLLM says something else than what is written down about it."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +42,19 @@ class VllmSource:
     minimums: dict[str, int]
     schemes: dict[str, int]
     refusals: tuple[str, ...]
+
+    def as_data(self) -> dict[str, Any]:
+        """What was read as JSON data, and beside it what compatibility.yaml has of this version."""
+        return {**asdict(self), "compared": [asdict(one) for one in compared(self)]}
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A quantization method's minimum capability as compatibility.yaml and as vLLM's source has it."""
+
+    quantization: str
+    table: int
+    source: int | None
 
 
 def read(where: Path) -> VllmSource:
@@ -60,19 +82,60 @@ def read(where: Path) -> VllmSource:
     return VllmSource(version, minimums, schemes, tuple(refusals))
 
 
+def installed(environment: Interpreter) -> Path:
+    """The folder in which an environment's Python finds vLLM, which isn't imported for that.
+
+    Raises FormatError if it finds none.
+    """
+    ask = "import importlib.util; print(importlib.util.find_spec('vllm').origin)"
+    words = [str(environment.python), "-I", "-c", ask]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise FormatError(environment.python, "it finds no package 'vllm'", "install vLLM in it")
+    return Path(done.stdout.strip()).parent.parent
+
+
+def of_study(study: Study, folder: Path, log: Path) -> Path:
+    """Where the study's vLLM can be read; out of an image it is taken into ``folder`` first."""
+    chosen = study.environments.vllm
+    if not isinstance(chosen, InContainer):
+        return installed(environments.provide(study, "vllm", log))
+    wheel = folder / "vllm.whl"
+    wheel.write_bytes(container.provide(chosen.container, log).wheel("vllm"))
+    return wheel
+
+
+def insist(source: VllmSource) -> None:
+    """Raise Contradicted, with a sentence for each place, if the source contradicts the two tables."""
+    if wrong := contradictions(source):
+        raise Contradicted(
+            f"vLLM {source.version}",
+            " ".join(wrong),
+            "correct compatibility.yaml or refusals.yaml in scripts/reproquant/engines: otherwise a refusal "
+            "would be foretold wrongly, or taken for a failure",
+        )
+
+
+def compared(source: VllmSource) -> list[Compared]:
+    """Each minimum that compatibility.yaml has for this version, beside what the source says."""
+    version = source.version.partition("+")[0]
+    rows = [row for row in table() if row.minimum is not None and version in SpecifierSet(row.vllm)]
+    return [
+        Compared(method, row.minimum, source.minimums.get(method))
+        for row in rows
+        for method in row.quantizations
+        if row.minimum is not None
+    ]
+
+
 def contradictions(source: VllmSource) -> list[str]:
     """Where the source says something else than compatibility.yaml or refusals.yaml; a sentence each."""
     version = source.version.partition("+")[0]
-    found = []
-    for row in table():
-        if row.minimum is None or version not in SpecifierSet(row.vllm):
-            continue
-        for method in row.quantizations:
-            said = source.minimums.get(method)
-            if said != row.minimum:
-                found.append(
-                    f"{method}: compatibility.yaml says minimum {row.minimum}, vLLM {version} says {said}."
-                )
+    found = [
+        f"{one.quantization}: compatibility.yaml says minimum {one.table}, vLLM {version} says {one.source}."
+        for one in compared(source)
+        if one.source != one.table
+    ]
     for words in source.refusals:
         if classify("vllm", words.replace("{}", "70")) is None:
             found.append(f"refusals.yaml doesn't know the words “{words}” of vLLM {version}.")

@@ -10,11 +10,11 @@ from reproquant.files import read_json, repository
 from reproquant.fp8.source import Source
 from reproquant.model.manifest import Manifest
 from reproquant.study import Fp8
-from reproquant.toolchain.python_env import PythonEnv
+from reproquant.toolchain.interpreter import Interpreter
 
 
 def make(
-    manifest: Manifest, settings: Fp8, environment: PythonEnv, target: Path, log: Path
+    manifest: Manifest, settings: Fp8, environment: Interpreter, target: Path, log: Path
 ) -> dict[str, Any]:
     """Write the manifest's checkpoint as W8A8 into the folder ``target``, in AutoFP8's layout.
 

@@ -5,17 +5,16 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from reproquant import process
 from reproquant.errors import FormatError
 from reproquant.gguf.inspect import require_type
 from reproquant.model.manifest import Manifest
+from reproquant.toolchain.interpreter import Interpreter
 from reproquant.toolchain.llama_cpp import SourceTree
-from reproquant.toolchain.python_env import PythonEnv
 
 MODEL_CARD = "README.md"
 
 
-def convert(manifest: Manifest, source: SourceTree, converter: PythonEnv, target: Path, log: Path) -> None:
+def convert(manifest: Manifest, source: SourceTree, converter: Interpreter, target: Path, log: Path) -> None:
     """Write the checkpoint as an f16 GGUF named ``manifest.name`` in its metadata.
 
     The same checkpoint files and name give the same bytes. The converter reads
@@ -36,7 +35,7 @@ def convert(manifest: Manifest, source: SourceTree, converter: PythonEnv, target
             "PYTHONDONTWRITEBYTECODE": "1",
             "HF_HUB_OFFLINE": "1",
         }
-        process.run([converter.python, script, checkpoint, *options], log, environment)
+        converter.run([script, checkpoint, *options], log, environment)
     require_type(target, "f16")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -13,7 +13,10 @@ import pynvml
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU: the product's name, compute capability ("7.0"), memory in bytes, driver and UUID."""
+    """One GPU: the product's name, compute capability ("7.0"), memory in bytes, driver and UUID.
+
+    ``persistence`` says whether the driver keeps it awake between programs; null where it isn't told.
+    """
 
     index: int
     name: str
@@ -21,6 +24,7 @@ class Gpu:
     memory_bytes: int
     driver: str
     uuid: str
+    persistence: bool | None
 
     def describe(self) -> dict[str, Any]:
         """This GPU as JSON data."""
@@ -66,7 +70,23 @@ def visible_devices(count: int) -> str:
     return ",".join(own[:count])
 
 
+def indices(visible: str, uuids: Sequence[str]) -> list[int]:
+    """Places in NVML's order of the GPUs that a ``CUDA_VISIBLE_DEVICES`` names, by number or by UUID.
+
+    A UUID may be cut short. What names no whole GPU, such as a part of one
+    (MIG), is left out.
+    """
+    found = []
+    for word in filter(None, (part.strip() for part in visible.split(","))):
+        if word.isdigit():
+            found += [int(word)] if int(word) < len(uuids) else []
+        else:
+            found += [place for place, uuid in enumerate(uuids) if uuid.startswith(word)][:1]
+    return found
+
+
 def _gpu(index: int, handle: Any) -> Gpu:
+    mode = asked("nvmlDeviceGetPersistenceMode", handle)
     major, minor = pynvml.nvmlDeviceGetCudaComputeCapability(handle)
     return Gpu(
         index=index,
@@ -75,4 +95,5 @@ def _gpu(index: int, handle: Any) -> Gpu:
         memory_bytes=int(pynvml.nvmlDeviceGetMemoryInfo(handle).total),
         driver=pynvml.nvmlSystemGetDriverVersion(),
         uuid=pynvml.nvmlDeviceGetUUID(handle),
+        persistence=None if mode is None else bool(mode),
     )

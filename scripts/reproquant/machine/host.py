@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -86,9 +86,18 @@ def shared_memory_bytes() -> int | None:
     return psutil.disk_usage(str(folder)).total if folder.is_dir() else None
 
 
-def group_rss_bytes(group: int) -> int:
-    """Resident bytes of a process group; pages that its processes share count once for each."""
-    return sum(_rss(pid) for pid in group_members(group))
+def rss_bytes(pids: Iterable[int]) -> int:
+    """Resident bytes of processes; pages that they share count once for each."""
+    return sum(_rss(pid) for pid in pids)
+
+
+def family(pid: int) -> list[int]:
+    """A process and everything that it started, by id; nothing if it is gone or can't be seen."""
+    try:
+        root = psutil.Process(pid)
+        return [root.pid, *(child.pid for child in root.children(recursive=True))]
+    except psutil.Error:
+        return []
 
 
 def group_members(group: int) -> list[int]:

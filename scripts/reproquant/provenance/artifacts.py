@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from reproquant.study import Study, Subject
+from reproquant.study import Role, Study, Subject
 
 
 @dataclass(frozen=True)
@@ -43,11 +43,15 @@ def artifacts(study: Study) -> tuple[Artifact, ...]:
     """Every artifact of a study, each after those that it is made from."""
     types = ("f16", *study.gguf.quantizations)
     source, build, model = "llama_cpp/source.json", "llama_cpp/build.json", "model/manifest.json"
-    converter, fp8 = _environment(study.environments.converter), _environment(study.environments.fp8)
+    converter, fp8 = _environment(study, "converter"), _environment(study, "fp8")
     return (
         *(
-            Artifact("build_environment", (), {"output": _environment(name)}, {"environment": name})
-            for name in _environments(study)
+            Artifact("build_environment", (), {"output": f"environments/{name}.json"}, {"environment": name})
+            for name in dict.fromkeys(map(study.environments.name, study.roles))
+        ),
+        *(
+            Artifact("read_vllm", (("environment", _environment(study, "vllm")),), {"output": capabilities})
+            for capabilities in _capabilities(study)
         ),
         Artifact("fetch_llama_cpp", (), {"output": source}),
         Artifact("build_llama_cpp", (("source", source),), {"output": build}),
@@ -93,17 +97,10 @@ def artifacts(study: Study) -> tuple[Artifact, ...]:
             {"facts": "fp8/facts.json", "output": "fp8/manifest.json"},
         ),
         *(_benchmark(study, subject) for subject in study.subjects),
+        _benchmark_again(study),
         *_quality(study),
         _report(study, types),
     )
-
-
-def _environments(study: Study) -> list[str]:
-    """The environments that some stage needs; vLLM's only if a subject runs in it."""
-    chosen = [study.environments.converter, study.environments.fp8]
-    if any(subject.engine == "vllm" for subject in study.subjects):
-        chosen.append(study.environments.vllm)
-    return list(dict.fromkeys(chosen))
 
 
 def _machine_code(study: Study) -> list[str]:
@@ -116,24 +113,45 @@ def _checkpoints(study: Study) -> dict[str, str]:
     return {name: f"checkpoints/{name}/manifest.json" for name in study.checkpoints}
 
 
-def _environment(name: str) -> str:
-    return f"environments/{name}.json"
+def _capabilities(study: Study) -> list[str]:
+    """What vLLM's own source says about GPUs, if a subject runs in it."""
+    return ["vllm/capabilities.json"] if "vllm" in study.roles else []
+
+
+def _environment(study: Study, role: Role) -> str:
+    return f"environments/{study.environments.name(role)}.json"
 
 
 def _benchmark(study: Study, subject: Subject) -> Artifact:
     if subject.engine == "vllm":
         own = {"checkpoint": "model/manifest.json", "fp8": "fp8/manifest.json"}
         weights = {**own, **_checkpoints(study)}[subject.artifact]
-        engine, proof = _environment(study.environments.vllm), []
+        engine, proof = _environment(study, "vllm"), _capabilities(study)
     else:
         weights, engine = f"gguf/{subject.artifact}.gguf", "llama_cpp/build.json"
         proof = _machine_code(study)
     return Artifact(
         "benchmark",
-        (("weights", weights), ("engine", engine), *(("machine-code", path) for path in proof)),
-        {"output": f"bench/{subject.name}.json"},
+        (("weights", weights), ("engine", engine), *(("proof", path) for path in proof)),
+        {"output": f"bench/{subject.name}.json", "telemetry": f"bench/{subject.name}.telemetry.json"},
         {"subject": subject.name},
     )
+
+
+def _benchmark_again(study: Study) -> Artifact:
+    """The baseline's second measurement, which comes after all subjects."""
+    name = study.benchmark.baseline
+    baseline = _benchmark(study, study.subject(name))
+    return Artifact(
+        "benchmark_again",
+        (*baseline.inputs, *(("subjects", path) for path in _measurements(study))),
+        {"output": f"bench/again/{name}.json"},
+        {"subject": name},
+    )
+
+
+def _measurements(study: Study) -> list[str]:
+    return [f"bench/{subject.name}.json" for subject in study.subjects]
 
 
 def _quality(study: Study) -> list[Artifact]:
@@ -141,7 +159,7 @@ def _quality(study: Study) -> list[Artifact]:
     chosen = study.quality.artifacts
     if not chosen:
         return []
-    common = (("model", "model/manifest.json"), ("environment", _environment(study.environments.fp8)))
+    common = (("model", "model/manifest.json"), ("environment", _environment(study, "fp8")))
     original = Artifact("evaluate_original", common, {"output": "quality/checkpoint.json"})
     return [original, *(_evaluation(study, artifact, common) for artifact in chosen)]
 
@@ -163,10 +181,13 @@ def _report(study: Study, types: tuple[str, ...]) -> Artifact:
         "model/manifest.json",
         "llama_cpp/build.json",
         *_machine_code(study),
+        *_capabilities(study),
         *(f"gguf/{type}.inspect.json" for type in types),
         "fp8/manifest.json",
         *_checkpoints(study).values(),
-        *(f"bench/{subject.name}.json" for subject in study.subjects),
+        *_measurements(study),
+        *(f"bench/{subject.name}.telemetry.json" for subject in study.subjects),
+        _benchmark_again(study).main,
         *(one.main for one in _quality(study)),
     ]
     return Artifact(

@@ -37,8 +37,8 @@ def audit(
     """Compare a study's results with its records, the root and today's checkout.
 
     ``digests`` does the hashing; a file that it is told to trust isn't read.
-    Without ``environments`` the store isn't looked at: results that came from
-    another machine can be checked as well.
+    Without ``environments`` neither the store nor an external Python is looked at:
+    results that came from another machine can be checked as well.
     """
     remedies = Remedies(results.name)
     study = _study(results, digests, remedies)
@@ -47,7 +47,7 @@ def audit(
     evidence = Evidence.gather(results, study, digests)
     paths = contents.of_results(evidence) | (contents.of_environments(evidence) if environments else set())
     digests.hash_all(paths, progress)
-    checks = (*CHECKS, contents.environments) if environments else CHECKS
+    checks = (*CHECKS, contents.environments, contents.external_environments) if environments else CHECKS
     return [finding for check in checks for finding in check(evidence, remedies)]
 
 

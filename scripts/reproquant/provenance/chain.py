@@ -90,10 +90,13 @@ def links(evidence: Evidence, remedies: Remedies) -> Iterator[Finding]:
 
 
 def stale(evidence: Evidence, remedies: Remedies) -> Iterator[Finding]:
-    """Every believed record's recipe is what the checkout would plan today."""
+    """Every believed record's recipe is what the checkout would plan today.
+
+    What external Pythons hold isn't looked at here: ``contents.external_environments`` does that.
+    """
     for artifact, read in evidence.believed():
         try:
-            today = recipe(artifact.stage, evidence.study, **artifact.wildcards)
+            today = recipe(artifact.stage, evidence.study, read.recipe.get("locks"), **artifact.wildcards)
         except StudyError as error:
             yield Finding(Kind.STALE, artifact.main, error.reason, "a recipe", "none", error.remedy)
             continue

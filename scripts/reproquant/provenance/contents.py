@@ -5,11 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+from reproquant import external
+from reproquant.errors import StudyError
+from reproquant.files import digest_of
 from reproquant.provenance import installed
 from reproquant.provenance.evidence import Evidence
 from reproquant.provenance.figures import wrong_numbers
 from reproquant.provenance.findings import Finding, Kind, Remedies, missing
+from reproquant.study import External
 
 
 def of_results(evidence: Evidence) -> set[Path]:
@@ -76,6 +81,42 @@ def environments(evidence: Evidence, remedies: Remedies) -> Iterator[Finding]:
                 found.installed_sha256,
                 anew,
             )
+
+
+def external_environments(evidence: Evidence, remedies: Remedies) -> Iterator[Finding]:
+    """Every external Python still has installed what was written down when it was used."""
+    environments = evidence.study.environments
+    for role in evidence.study.roles:
+        name, chosen = f"environments/{environments.name(role)}.json", environments.of(role)
+        facts = evidence.json(name) if isinstance(chosen, External) and evidence.intact(name) else None
+        if not isinstance(chosen, External) or not isinstance(facts, dict):
+            continue
+        try:
+            today = external.frozen(role, chosen)
+        except StudyError as error:
+            what = f"{name} describes it, and it can't be asked here: {error.reason}"
+            yield missing(chosen.python, what, error.remedy)
+            continue
+        if digest_of(today) != facts["frozen_sha256"]:
+            names = ", ".join(sorted(_changed(facts, today)))
+            yield Finding(
+                Kind.STALE,
+                name,
+                f"what {chosen.python} has installed has changed since: {names}",
+                facts["frozen_sha256"],
+                digest_of(today),
+                remedies.run,
+            )
+
+
+def _changed(then: dict[str, Any], now: dict[str, Any]) -> Iterator[str]:
+    """The packages that differ in version or files, and ``python`` if its version does."""
+    for name in {*then["packages"], *now["packages"]}:
+        if any(then[part].get(name) != now[part].get(name) for part in ("packages", "records")):
+            yield name
+    yield from set(then["conda"]) ^ set(now["conda"])
+    if then["python"] != now["python"]:
+        yield "python"
 
 
 def numbers(evidence: Evidence, remedies: Remedies) -> Iterator[Finding]:

@@ -90,6 +90,17 @@ def record_path(artifact: Path) -> Path:
     return artifact.with_name(artifact.name + ".prov.json")
 
 
+def record_of(path: Path, root: Path) -> Path | None:
+    """The record that names a file: its own, or that of another output of the same stage in its folder."""
+    if (own := record_path(path)).is_file():
+        return own
+    name = _name(path, root)
+    for record in sorted(path.parent.glob("*.prov.json")):
+        if any(subject["name"] == name for subject in read_json(record)["subject"]):
+            return record
+    return None
+
+
 def compose(
     root: Path,
     recipe: dict[str, Any],
@@ -148,9 +159,9 @@ def checkout() -> dict[str, Any]:
 
 
 def dependency(path: Path, root: Path) -> Dependency:
-    """An input with its digest, and that of its record if it has one."""
-    record = record_path(path)
-    if not record.is_file():
+    """An input with its digest, and that of the record that names it if there is one."""
+    record = record_of(path, root)
+    if record is None:
         return Dependency(
             name=_name(path, root),
             digest=Sha256(sha256=sha256_file(path)),

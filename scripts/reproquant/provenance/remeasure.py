@@ -20,6 +20,7 @@ def forget(results: Path, subject: str) -> None:
     """
     Study.load(results / "study.json").subject(subject)
     measurement = results / "bench" / f"{subject}.json"
+    telemetry = measurement.with_suffix(".telemetry.json")
     record = record_path(measurement)
     if not record.is_file():
         raise StudyError(
@@ -29,5 +30,5 @@ def forget(results: Path, subject: str) -> None:
     if kept:
         stored.forget(kept["key"])
     report = results / "report"
-    for path in (measurement, record, *report.glob("*")):
+    for path in (measurement, telemetry, record, *report.glob("*")):
         path.unlink(missing_ok=True)

@@ -15,15 +15,15 @@ from reproquant.quality import llama_perplexity
 from reproquant.quality.result import BaseFile, Original, Quality
 from reproquant.study import Fp8
 from reproquant.study import Quality as Settings
+from reproquant.toolchain.interpreter import Interpreter
 from reproquant.toolchain.llama_cpp import Build
-from reproquant.toolchain.python_env import PythonEnv
 
 
 @dataclass(frozen=True)
 class Evaluator:
     """Where evaluations run: the fp8 environment, the original checkpoint, a folder for scratch files."""
 
-    environment: PythonEnv
+    environment: Interpreter
     model: Manifest
     scratch: Path
     log: Path

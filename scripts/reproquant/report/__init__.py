@@ -9,8 +9,10 @@ from reproquant.report.claims import PLACE, publish
 from reproquant.report.content import Content, read_content
 from reproquant.report.html import render_html
 from reproquant.report.markdown import render_markdown
-from reproquant.report.numbers import Number, Numbers
+from reproquant.report.numbers import Numbers
 from reproquant.report.plots import plots
+from reproquant.report.sentences import as_data as sentence_data
+from reproquant.report.traces import traces
 from reproquant.study import Study
 
 
@@ -27,7 +29,8 @@ def build(results: Path, target: Path, templates: Path | None = None) -> None:
     publish(repository() / "workflow/claims/v100-article.yaml", claims)
     numbers = Numbers(results, {PLACE: claims})
     content = read_content(numbers, Study.load(results / "study.json"))
-    write_text(target / "index.html", render_html(content, plots(content), templates, results))
+    drawings = (*plots(content), *traces(content))
+    write_text(target / "index.html", render_html(content, drawings, templates, results))
     write_text(target / "report.md", render_markdown(content, templates))
     write_json(target / "report.json", as_data(content))
 
@@ -37,15 +40,17 @@ def as_data(content: Content) -> dict[str, object]:
     return {
         "study": content.study,
         "model": content.model,
-        "answer": [part.id if isinstance(part, Number) else {"text": part} for part in content.answer],
+        "answer": sentence_data(content.answer),
         "subjects": [
             {
                 "name": subject.name,
                 "status": subject.status,
                 "emulated": subject.emulated,
                 "reasons": [reason.text for reason in subject.reasons],
+                "doubts": [sentence_data(doubt) for doubt in subject.doubts],
                 "evidence": subject.evidence.text if subject.evidence else None,
                 "artifact_bytes": subject.size.id,
+                "efficiency": subject.efficiency.data() if subject.efficiency else None,
                 "to_baseline": {metric: ratio.id for metric, ratio in subject.ratios.items()},
                 "levels": [
                     {
@@ -57,6 +62,7 @@ def as_data(content: Content) -> dict[str, object]:
             }
             for subject in content.subjects
         ],
+        "drift": content.drift.data(),
         "claims": [claim.data() for claim in (*content.claims.judged, *content.claims.others)],
         "quality": [one.data() for one in content.quality.evaluations] if content.quality else [],
         "files": content.numbers.files(),

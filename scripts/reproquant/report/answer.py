@@ -4,21 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from reproquant.report.numbers import Number, Numbers, Quote
+from reproquant.report.numbers import Number, Numbers
+from reproquant.report.sentences import Sentence, at, say
 from reproquant.report.subjects import Subject, best
 from reproquant.study import Study
-
-Sentence = tuple[str | Number | Quote, ...]
-
-
-def say(text: str, *parts: Number | Quote | Sentence) -> Sentence:
-    """The sentence ``text`` with ``parts`` in the places of its ``{}``; names are put in beforehand."""
-    words = text.split("{}")
-    sentence: list[str | Number | Quote] = [words[0]]
-    for part, after in zip(parts, words[1:], strict=True):
-        sentence += part if isinstance(part, tuple) else (part,)
-        sentence.append(after)
-    return tuple(piece for piece in sentence if piece != "")
 
 
 def concurrencies(numbers: Numbers, study: Study) -> tuple[Number, ...]:
@@ -66,7 +55,7 @@ def context(numbers: Numbers, study: Study, subjects: Sequence[Subject]) -> tupl
         found.append(("Measured on a CPU: this shows that the pipeline works and says nothing about GPUs.",))
     if study.model.source == "synthetic":
         found.append(("The weights are random: that leaves speed as it is, but quality can't be judged.",))
-    if len({subject.ids_sha256 for subject in subjects if subject.levels}) > 1:
+    if len({subject.ids.text for subject in subjects if subject.ids}) > 1:
         found.append(("The servers tokenize the prompt differently, so the subjects' work is not the same.",))
     levels = concurrencies(numbers, study)
     found += _gain(subjects, levels, study.benchmark.baseline)
@@ -103,11 +92,6 @@ def _where(numbers: Numbers, study: Study, subjects: Sequence[Subject]) -> Sente
         return ("On these GPUs, ",)
     count = numbers.take("study.json", "/machine/gpus", "", "study.gpus")
     return say(f"On {{}} × {study.machine.gpu}, ", count)
-
-
-def at(concurrency: Number) -> Sentence:
-    """How many requests a figure is for, as a part of a sentence."""
-    return ("for one request",) if concurrency.value == 1 else say("at {} requests at once", concurrency)
 
 
 def _flag_note(subject: Subject) -> str:

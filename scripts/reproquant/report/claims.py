@@ -12,9 +12,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from reproquant.errors import StudyError
 from reproquant.files import write_json
 from reproquant.provenance.lineage import pointer
-from reproquant.report.answer import Sentence, say
 from reproquant.report.artifacts import Artifact
-from reproquant.report.numbers import Number, Numbers, Quote
+from reproquant.report.numbers import Number, Numbers
+from reproquant.report.sentences import Sentence, as_data, say
 from reproquant.report.subjects import METRICS, Spread, Subject
 from reproquant.study import Study, read_yaml
 
@@ -106,7 +106,7 @@ class Judged:
             "id": self.claim.id,
             "says": self.claim.says,
             "verdict": self.finding.verdict,
-            "why": [_named(part) for part in self.finding.why],
+            "why": as_data(self.finding.why),
             "expected": [number.id for number in self.expected],
             "found": [number.id for number in self.finding.found],
         }
@@ -302,9 +302,3 @@ def _compared(
         fits = abs(deviation.value) <= 100 * claims.tolerance
     why = say("{} off the article's figure", deviation)
     return Finding("reproduced" if fits else "contradicted", why, (found,))
-
-
-def _named(part: str | Number | Quote) -> object:
-    if isinstance(part, Number):
-        return part.id
-    return {"text": part if isinstance(part, str) else part.text}

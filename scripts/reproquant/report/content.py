@@ -5,12 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from reproquant.engines.compatibility import expectations
-from reproquant.report.answer import Sentence, answer, concurrencies, context, workload
+from reproquant.report.answer import answer, concurrencies, context, workload
 from reproquant.report.artifacts import Artifact, artifacts
 from reproquant.report.claims import ClaimsSection, read_claims
+from reproquant.report.doubts import doubted, tokenization
+from reproquant.report.drift import Drift, read_drift
 from reproquant.report.facts import Fact, facts
 from reproquant.report.numbers import Number, Numbers
+from reproquant.report.proofs import Proofs, read_proofs
 from reproquant.report.quality import Quality, read_quality
+from reproquant.report.sentences import Sentence
 from reproquant.report.subjects import Subject, read_subjects
 from reproquant.study import Study
 
@@ -35,8 +39,11 @@ class Content:
     concurrencies: tuple[Number, ...]
     subjects: tuple[Subject, ...]
     expected: dict[str, str]
+    tokenization: Sentence | None
+    drift: Drift
     quality: Quality | None
     artifacts: tuple[Artifact, ...]
+    proofs: Proofs | None
     claims: ClaimsSection
     environment: tuple[Group, ...]
     numbers: Numbers
@@ -45,6 +52,8 @@ class Content:
 def read_content(numbers: Numbers, study: Study) -> Content:
     """The content of a study's report; raises FormatError for a result that is missing or malformed."""
     subjects = read_subjects(numbers, study)
+    drift = read_drift(numbers, study, subjects)
+    subjects = doubted(subjects, drift)
     made = artifacts(numbers, study)
     return Content(
         study=study.name,
@@ -58,8 +67,11 @@ def read_content(numbers: Numbers, study: Study) -> Content:
             name: f"The compatibility table has it as {row.verdict}: {row.why} (From: {row.known_from}.)"
             for name, row in expectations(study).items()
         },
+        tokenization=tokenization(subjects),
+        drift=drift,
         quality=read_quality(numbers, study, subjects),
         artifacts=made,
+        proofs=read_proofs(numbers),
         claims=read_claims(numbers, study, subjects, made),
         environment=tuple(group for group in _environment(numbers, study, subjects) if group.facts),
         numbers=numbers,

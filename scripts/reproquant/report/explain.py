@@ -17,9 +17,10 @@ from reproquant.bench.statistics import measurable
 from reproquant.errors import FormatError
 from reproquant.files import read_json
 from reproquant.provenance.lineage import pointer
-from reproquant.provenance.record import record_path
+from reproquant.provenance.record import record_of
 
 REPORT = "report/report.json"
+MEASURED = ("command", "environment_variables", "engine_facts", "machine", "workload")
 RUN_AGAIN = "run snakemake again for this study: it makes what is missing or not as recorded"
 
 
@@ -85,10 +86,10 @@ class _Explainer:
         if name in self._explained:
             return Node(f"{name} (see above)")
         self._explained.add(name)
-        path = self._results / name
-        if not record_path(path).is_file():
+        record = record_of(self._results / name, self._results)
+        if record is None:
             return Node(name, {"record": None})
-        definition, run, sha256 = _parts(read_json(record_path(path)), name)
+        definition, run, sha256 = _parts(read_json(record), name)
         recipe, here = definition["externalParameters"], definition["internalParameters"]
         node = Node(
             name,
@@ -135,12 +136,16 @@ class _Explainer:
     def _special(self, name: str, stage: str) -> dict[str, Any]:
         """What a stage's own file says that a reader wants to know."""
         keys = {
-            "benchmark": ("command", "environment_variables", "engine_facts", "machine", "workload"),
+            "benchmark": MEASURED,
+            "benchmark_again": MEASURED,
             "build_llama_cpp": ("version", "commit", "compilers", "definitions", "binaries"),
             "fetch_llama_cpp": ("kind", "repository", "package", "version", "commit", "tree_sha256"),
             "fetch_model": ("source",),
             "fetch_checkpoint": ("source",),
-            "build_environment": ("python", "lock_sha256", "installed_sha256"),
+            "build_environment": (
+                *("python", "lock_sha256", "installed_sha256", "frozen_sha256", "torch"),
+                *("image", "tool", "tool_version"),
+            ),
         }.get(stage, ())
         data = _json(self._results, name) if keys else {}
         return {key.replace("_", " "): data[key] for key in keys if key in data}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from markupsafe import Markup, escape
 
-from reproquant.provenance.record import record_path
+from reproquant.provenance.record import record_of
 from reproquant.report.content import Content
 from reproquant.report.explain import Node, chain, requests
 from reproquant.report.numbers import Number, Quote, Source
@@ -45,7 +45,7 @@ def anchor(id: str) -> str:
 
 def _chains(content: Content, results: Path) -> tuple[tuple[str, Markup], ...]:
     """For each file with a record that numbers come from: what it was made from."""
-    recorded = [path for path in content.numbers.files() if record_path(results / path).is_file()]
+    recorded = [path for path in content.numbers.files() if record_of(results / path, results)]
     return tuple((path, _tree(chain(results, path))) for path in recorded)
 
 

@@ -67,6 +67,15 @@ class Quote:
     source: Source
 
 
+@dataclass(frozen=True)
+class Series:
+    """A column of figures as it stands in a file, for a plot; null where it has none."""
+
+    values: tuple[float | None, ...]
+    unit: str
+    source: Source
+
+
 class Numbers:
     """The registry of one report's numbers, in the order in which they were taken.
 
@@ -109,9 +118,20 @@ class Numbers:
         place, or if the id already belongs to another number.
         """
         value, source = self._dereference(path, at)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        if not _finite(value):
             _refuse(f"{path}#{at}", f"a number is wanted here but {value!r} was found")
         return self._add(Number(id, value, unit, source))
+
+    def series(self, path: str, at: str, unit: str, each: str | None = None) -> Series:
+        """The list of numbers and nulls at JSON pointer ``at`` of a file, or at key ``each`` of its items.
+
+        Raises FormatError if there is no such list.
+        """
+        found, source = self._dereference(path, at)
+        values = [item.get(each) for item in found] if each else found
+        if not isinstance(values, list) or not all(value is None or _finite(value) for value in values):
+            _refuse(f"{path}#{at}", "a list of numbers is wanted here")
+        return Series(tuple(values), unit, source)
 
     def quote(self, path: str, at: str) -> Quote:
         """The text at JSON pointer ``at`` of a file, yes or no for a boolean; refuses anything else."""
@@ -175,6 +195,10 @@ class Numbers:
                 _refuse(self._results / path, f"it isn't JSON: {error}")
             self._files[path] = (data, sha256(content).hexdigest())
         return self._files[path]
+
+
+def _finite(value: object) -> bool:
+    return not isinstance(value, bool) and isinstance(value, int | float) and math.isfinite(value)
 
 
 def _no_constant(word: str) -> NoReturn:

@@ -17,10 +17,10 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from reproquant.report.answer import Sentence, at, say
 from reproquant.report.content import Content
 from reproquant.report.numbers import Number
 from reproquant.report.quality import Evaluation
+from reproquant.report.sentences import Sentence, at, say
 from reproquant.report.show import show_bare
 from reproquant.report.subjects import Subject, best
 
@@ -269,10 +269,14 @@ def _side_labels(axes: Axes, ends: list[tuple[float, float, str, str]]) -> None:
 
 
 def _plot(name: str, title: Sentence, draw: Callable[[Axes], None], height_in: float) -> Plot:
+    return drawn(name, title, lambda figure: draw(figure.add_subplot()), height_in)
+
+
+def drawn(name: str, title: Sentence, draw: Callable[[Figure], None], height_in: float) -> Plot:
+    """A plot of its name and title, as ``draw`` fills the figure."""
     with mpl.rc_context({**STYLE, "svg.hashsalt": name}):
         figure = Figure(figsize=(WIDTH_IN, height_in), layout="constrained")
-        axes = figure.add_subplot()
-        draw(axes)
+        draw(figure)
         buffer = io.StringIO()
         figure.savefig(
             buffer,

@@ -10,8 +10,8 @@ from pydantic import ValidationError
 
 from reproquant.errors import FormatError
 from reproquant.quality import result
-from reproquant.report.answer import Sentence, say
 from reproquant.report.numbers import Number, Numbers, Quote
+from reproquant.report.sentences import Sentence, say
 from reproquant.report.subjects import Subject
 from reproquant.study import Study
 

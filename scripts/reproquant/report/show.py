@@ -30,13 +30,13 @@ def _split(number: Number) -> tuple[str, str]:
     if number.unit == "B":
         for step, name in BYTE_STEPS:
             if abs(number.value) >= step:
-                return _three_digits(number.value / step), name
+                return three_digits(number.value / step), name
     if isinstance(number.value, int):
         return _grouped(number.value, 0) if number.unit else str(number.value), number.unit
-    return _three_digits(number.value), number.unit
+    return three_digits(number.value), number.unit
 
 
-def _three_digits(value: float) -> str:
+def three_digits(value: float) -> str:
     """Three significant digits, or all digits before the point where there are more."""
     if value == 0:
         return "0"

@@ -11,7 +11,9 @@ from reproquant.bench.measurement import Measurement, Status
 from reproquant.errors import FormatError
 from reproquant.provenance.lineage import pointer
 from reproquant.report.checks import Check, read_checks
+from reproquant.report.efficiency import Efficiency, read_efficiency
 from reproquant.report.numbers import Number, Numbers, Quote
+from reproquant.report.sentences import Sentence
 from reproquant.study import Study
 from reproquant.study import Subject as StudySubject
 
@@ -45,7 +47,11 @@ class Level:
 
 @dataclass(frozen=True)
 class Subject:
-    """One row of the report."""
+    """One row of the report.
+
+    ``ids`` is the digest of the token ids that the subject's server made of the
+    prompt's text. ``doubts`` are the report's own: see ``report.doubts``.
+    """
 
     name: str
     engine: str
@@ -61,9 +67,11 @@ class Subject:
     size: Number
     levels: tuple[Level, ...]
     checks: tuple[Check, ...]
+    efficiency: Efficiency | None
     path: str
-    ids_sha256: str | None
+    ids: Quote | None
     ratios: dict[str, Number]
+    doubts: tuple[Sentence, ...] = ()
 
     @property
     def measured(self) -> bool:
@@ -107,12 +115,17 @@ def _place(subject: Subject) -> tuple[bool, float]:
     )
 
 
-def _read(numbers: Numbers, study: Study, subject: StudySubject) -> Subject:
-    path = f"bench/{subject.name}.json"
+def read_measurement(numbers: Numbers, path: str) -> Measurement:
+    """The measurement at ``path``; raises FormatError if it is missing or isn't one."""
     try:
-        measurement = Measurement.model_validate(numbers.read(path))
+        return Measurement.model_validate(numbers.read(path))
     except ValidationError as error:
         raise FormatError(path, f"it isn't a measurement: {error}", "measure the subject again") from None
+
+
+def _read(numbers: Numbers, study: Study, subject: StudySubject) -> Subject:
+    path = f"bench/{subject.name}.json"
+    measurement = read_measurement(numbers, path)
     return Subject(
         name=subject.name,
         engine=ENGINES[subject.engine],
@@ -127,16 +140,18 @@ def _read(numbers: Numbers, study: Study, subject: StudySubject) -> Subject:
         command=numbers.command(path, "/command"),
         size=numbers.take(path, "/artifact_bytes", "B", f"{subject.name}.artifact_bytes"),
         levels=tuple(
-            _level(numbers, path, subject.name, measurement, n) for n in range(len(measurement.levels))
+            read_level(numbers, path, subject.name, measurement, n) for n in range(len(measurement.levels))
         ),
         checks=read_checks(numbers, path, subject.name, measurement),
+        efficiency=read_efficiency(numbers, path, subject.name, measurement),
         path=path,
-        ids_sha256=measurement.workload.ids_sha256,
+        ids=numbers.quote(path, "/workload/ids_sha256") if measurement.workload.ids_sha256 else None,
         ratios={},
     )
 
 
-def _level(numbers: Numbers, path: str, name: str, measurement: Measurement, index: int) -> Level:
+def read_level(numbers: Numbers, path: str, name: str, measurement: Measurement, index: int) -> Level:
+    """A concurrency of the measurement at ``path``; the ids of its numbers begin with ``name``."""
     level = measurement.levels[index]
     prefix = f"{name}.c{level.concurrency}"
 

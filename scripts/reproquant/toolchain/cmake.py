@@ -13,12 +13,12 @@ from pathlib import Path
 
 from reproquant import process
 from reproquant.errors import ToolError
+from reproquant.files import store
 
 # What a shell may have set and CMake, GCC or nvcc would silently act on. SOURCE_DATE_EPOCH
-# turns ggml's defaults for the instruction sets off; CCACHE_BASEDIR changes the bytes.
+# turns ggml's defaults for the instruction sets off.
 IGNORED_VARIABLES = (
     "SOURCE_DATE_EPOCH",
-    "CCACHE_BASEDIR",
     "CFLAGS",
     "CXXFLAGS",
     "CPPFLAGS",
@@ -27,6 +27,14 @@ IGNORED_VARIABLES = (
     "NVCC_PREPEND_FLAGS",
     "NVCC_APPEND_FLAGS",
 )
+CACHE_SETTINGS = (
+    "CCACHE_BASEDIR=",
+    "CCACHE_HASHDIR=true",
+    "CCACHE_SLOPPINESS=",
+    "CCACHE_COMPILERCHECK=content",
+)
+"""A cached object is the one that the compiler would make: no path is rewritten (that reaches the bytes, as
+__FILE__), none is left out of the key, nothing is overlooked, and a compiler is known by its own bytes."""
 PROBE_TIMEOUT_S = 60
 
 
@@ -47,6 +55,7 @@ class Tools:
     c: Path
     cxx: Path
     cuda: Cuda | None = None
+    ccache: Path | None = None
 
     def compilers(self) -> dict[str, str]:
         """The versions that the bytes depend on."""
@@ -55,17 +64,23 @@ class Tools:
 
     def builders(self) -> dict[str, str]:
         """The versions of what only orders the work, for the record."""
-        return {"cmake": first_line(self.cmake, "--version"), "ninja": first_line(self.ninja, "--version")}
+        programs = {"cmake": self.cmake, "ninja": self.ninja, "ccache": self.ccache}
+        return {name: first_line(program, "--version") for name, program in programs.items() if program}
 
     def configure(self, source: Path, build: Path, definitions: Sequence[str], log: Path) -> None:
         """Run CMake's configure step; raises ToolError with its last lines."""
-        words = ["-G", "Ninja", "-S", source, "-B", build, *(f"-D{item}" for item in definitions)]
-        self._run(words, log)
+        given = [*definitions, *self._launchers()]
+        self._run(["-G", "Ninja", "-S", source, "-B", build, *(f"-D{item}" for item in given)], log)
 
     def compile(self, build: Path, targets: Sequence[str], threads: int, log: Path) -> None:
         """Build ``targets``; what an earlier, interrupted run finished is kept."""
         words = ["--build", build, "--parallel", threads, "--target", *targets]
         self._run(words, log)
+
+    def _launchers(self) -> list[str]:
+        """ccache before each compiler, if there is one; the objects are the same with it and without."""
+        languages = ("C", "CXX", "CUDA") if self.cuda else ("C", "CXX")
+        return [f"CMAKE_{name}_COMPILER_LAUNCHER={self.ccache}" for name in languages if self.ccache]
 
     def _run(self, words: Sequence[object], log: Path) -> None:
         """CMake, without what would change the build behind its back.
@@ -73,13 +88,15 @@ class Tools:
         GIT_DIR: ggml's CMake asks git itself, and would report the commit of any
         repository that happens to lie around the source.
         """
-        unset = [f"--unset={name}" for name in IGNORED_VARIABLES]
-        clean = [self.cmake, "-E", "env", *unset, "GIT_DIR=/nonexistent"]
+        foreign = [name for name in os.environ if name.startswith("CCACHE_")]
+        unset = [f"--unset={name}" for name in (*IGNORED_VARIABLES, *foreign)]
+        cache = [f"CCACHE_DIR={store() / 'ccache'}", *CACHE_SETTINGS] if self.ccache else []
+        clean = [self.cmake, "-E", "env", *unset, "GIT_DIR=/nonexistent", *cache]
         process.run([*clean, self.cmake, *words], log, _path())
 
 
 def find_tools(cuda: Cuda | None = None) -> Tools:
-    """The programs of a build: beside this Python first, then on PATH.
+    """The programs of a build: beside this Python first, then on PATH; ccache may be missing.
 
     CMake and Ninja are wheels of the main environment, so their versions are
     pinned with it. Raises ToolError that names the one that is missing.
@@ -90,6 +107,7 @@ def find_tools(cuda: Cuda | None = None) -> Tools:
         c=_find("gcc", "apt-get install gcc"),
         cxx=_find("g++", "apt-get install g++"),
         cuda=cuda,
+        ccache=Path(found) if (found := shutil.which("ccache", path=_path()["PATH"])) else None,
     )
 
 

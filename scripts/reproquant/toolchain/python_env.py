@@ -15,15 +15,15 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from reproquant import process
 from reproquant.errors import DownloadError, ReproquantError, StudyError, ToolError
-from reproquant.files import digest_of, locked, repository, sha256_file, store, write_json, write_text
+from reproquant.files import digest_of, locked, sha256_file, store, write_json, write_text
 from reproquant.study import lock_path
+from reproquant.toolchain.interpreter import Interpreter
 
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 COMPLETE = "complete.json"
@@ -59,7 +59,7 @@ FAILURES = (
 
 
 @dataclass(frozen=True)
-class PythonEnv:
+class PythonEnv(Interpreter):
     """A finished environment: its name in envs/, its folder, and the sha256 of its lock."""
 
     name: str
@@ -68,7 +68,6 @@ class PythonEnv:
 
     @property
     def python(self) -> Path:
-        """The interpreter."""
         return self.root / "bin" / "python"
 
     @property
@@ -91,14 +90,6 @@ class PythonEnv:
             "packages": {canonical(package.name): package.version for package in found},
             "installed_sha256": digest_of(sorted(line for package in found for line in _recorded(package))),
         }
-
-    def run_module(self, module: str, arguments: Sequence[object], log: Path) -> None:
-        """Run a module of this project with the environment's Python, to its end.
-
-        Raises ToolError with the module's last lines if it fails.
-        """
-        library = {"PYTHONPATH": str(repository() / "scripts")}
-        process.run([self.python, "-m", module, *arguments], log, library)
 
     def _python_version(self) -> str:
         ask = [str(self.python), "-c", "import platform; print(platform.python_version())"]
