@@ -43,6 +43,11 @@ def _model(study: Study) -> Any:
     return study.dump()["model"]
 
 
+def _checkpoint(study: Study, checkpoint: str) -> Any:
+    settings = study.dump()["checkpoints"][checkpoint]
+    return {key: settings[key] for key in ("source", settings["source"])}
+
+
 def _llama_cpp(study: Study) -> Any:
     return study.dump()["llama_cpp"]
 
@@ -85,6 +90,10 @@ def _bench_locks(study: Study, subject: str) -> tuple[str, ...]:
     return (study.environments.name("vllm"),) if study.subject(subject).engine == "vllm" else ()
 
 
+def _bench_files(study: Study, subject: str) -> tuple[str, ...]:
+    return (study.benchmark.prompt, *(FP8_PLUGIN if study.subject(subject).emulated else ()))
+
+
 def _evaluated(study: Study, artifact: str) -> Any:
     """A variant of the FP8 checkpoint is made for its evaluation; of the others only the name matters."""
     variant = study.fp8_variant(artifact)
@@ -98,6 +107,18 @@ def _evaluation_files(study: Study, artifact: str) -> tuple[str, ...]:
 def _report(study: Study) -> Any:
     return study.dump()
 
+
+FP8_PLUGIN = tuple(
+    f"workflow/plugins/fp8_emulated/{name}"
+    for name in (
+        "reproquant_fp8_emulated/__init__.py",
+        "reproquant_fp8_emulated/arithmetic.py",
+        "reproquant_fp8_emulated/method.py",
+        "reproquant_fp8_emulated-1.0.dist-info/METADATA",
+        "reproquant_fp8_emulated-1.0.dist-info/entry_points.txt",
+    )
+)
+"""All of the plugin that an emulated subject's server loads."""
 
 REPORT_FILES = tuple(
     f"workflow/report/{name}"
@@ -126,7 +147,7 @@ CLAIMS_FILES = (
 MEASURING = Stage(
     slice=_bench,
     locks=_bench_locks,
-    files=lambda study, subject: (study.benchmark.prompt,),
+    files=_bench_files,
     modules=("reproquant.machine.copy_on_gpu", "reproquant.machine.copy_on_cpu"),
     packages=("aiohttp", "gguf", "numpy", "nvidia-ml-py", "psutil"),
     kept="by recipe and machine",
@@ -139,6 +160,7 @@ STAGES = {
     "build_llama_cpp": Stage(slice=_llama_cpp),
     "prove_cuda": Stage(slice=lambda study: _llama_cpp(study)["cuda_architectures"]),
     "fetch_model": Stage(slice=_model, packages=("gguf", "huggingface-hub", "numpy", "safetensors")),
+    "fetch_checkpoint": Stage(slice=_checkpoint, packages=("huggingface-hub",)),
     "convert_gguf": Stage(
         slice=lambda study: study.model.name,
         locks=lambda study: (study.environments.name("converter"),),
