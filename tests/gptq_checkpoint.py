@@ -41,7 +41,7 @@ def _shapes(source: Path) -> dict[str, tuple[int, ...]]:
     found = {}
     for path in source.glob("*.safetensors"):
         with safe_open(path, framework="numpy") as file:
-            found |= {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}
+            found |= {name: tuple(file.get_slice(name).get_shape()) for name in sorted(file.keys())}
     return found
 
 
