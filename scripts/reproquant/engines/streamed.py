@@ -51,7 +51,7 @@ class Streamed:
 
 
 def of_checkpoint(folder: Path, cache_bytes: float, memories: int) -> Streamed:
-    """A safetensors checkpoint as vLLM holds it: 8-bit weights as they are, others in two bytes.
+    """A safetensors checkpoint as vLLM holds it: integers and 8-bit weights as they are, others in two bytes.
 
     ``cache_bytes`` is the size of one element of the KV cache. Raises FormatError
     if a header or config.json can't be read.
