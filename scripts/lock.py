@@ -35,6 +35,8 @@ NAMES = (
     "vllm-v100",
     "vllm-h200",
     "crate",
+    "accuracy-guidellm",
+    "accuracy-aiperf",
 )
 
 
