@@ -24,6 +24,7 @@ TEXT = "Counting is easy; knowing what was counted is not. 数数容易，知道
 CASES = [
     ("qwen2", torch.bfloat16, "autofp8"),
     ("qwen2", torch.bfloat16, "corrected"),
+    ("qwen3", torch.bfloat16, "autofp8"),
     ("llama", torch.bfloat16, "autofp8"),
     ("llama", torch.float32, "autofp8"),
     ("llama", torch.float16, "corrected"),
@@ -109,7 +110,7 @@ def test_layer_by_layer_gives_the_bits_that_the_whole_model_gives(
     assert set(made) == {name for name in original if not name.endswith("_proj.weight")}
 
 
-@pytest.mark.parametrize("model_type", ["qwen2", "llama"])
+@pytest.mark.parametrize("model_type", ["qwen2", "qwen3", "llama"])
 def test_codes_and_scales_are_those_that_autofp8_itself_made(model_type: str, tmp_path: Path) -> None:
     """Input scales may differ in a sum's last bit on another processor; there 1 % is allowed, on average 0.1 %."""
     golden = json.loads(Path(__file__).with_name("autofp8.json").read_text())[model_type]

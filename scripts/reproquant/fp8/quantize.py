@@ -56,7 +56,7 @@ from reproquant.fp8.progress import (
 )
 from reproquant.fp8.scales import Fusion, Mode, Quantized, Scheme, quantize_together
 from reproquant.fp8.shards import bytes_of, read, read_rows, write
-from reproquant.fp8.source import INPUT_GROUPS, LINEARS, NORMS, Source, headers
+from reproquant.fp8.source import INPUT_GROUPS, LINEARS, Source, headers
 
 WORKING_DTYPE = {"BF16": torch.bfloat16, "F16": torch.float32, "F32": torch.float32}
 # Tokenizer, generation settings, licence: what a checkpoint holds besides weights and config.
@@ -164,7 +164,10 @@ def _start(job: Job, progress: Progress) -> None:
 def _finish_layer(job: Job, index: int, progress: Progress) -> None:
     """Quantize a layer, pass all rows through it, and write what came of both."""
     tensors, observed = _quantize_layer(job, index)
-    norms = {name: tensors[f"model.layers.{index}.{name}.weight"].to(job.device, job.dtype) for name in NORMS}
+    norms = {
+        name: tensors[f"model.layers.{index}.{name}.weight"].to(job.device, job.dtype)
+        for name in job.source.decoder.norms
+    }
     angles = decoder.rotary(job.source.decoder, job.rows.shape[1], job.dtype)
     angles = angles[0].to(job.device), angles[1].to(job.device)
     passed = (

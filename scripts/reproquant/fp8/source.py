@@ -17,7 +17,7 @@ from typing import Any
 from reproquant.errors import FormatError
 from reproquant.files import read_json
 
-ARCHITECTURES = ("LlamaForCausalLM", "Qwen2ForCausalLM")
+ARCHITECTURES = ("LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 DTYPES = ("BF16", "F16", "F32")
 
 # The Linears of a decoder layer, grouped by the input that they share.
@@ -29,6 +29,8 @@ INPUT_GROUPS: tuple[tuple[str, ...], ...] = (
 )
 LINEARS = tuple(name for group in INPUT_GROUPS for name in group)
 NORMS = ("input_layernorm", "post_attention_layernorm")
+# Qwen3 norms every head of queries and keys.
+HEAD_NORMS = ("self_attn.q_norm", "self_attn.k_norm")
 
 _DENSE = f"quantize a dense model of one of these architectures: {', '.join(ARCHITECTURES)}"
 _WHOLE = "fetch or make the checkpoint again"
@@ -36,7 +38,7 @@ _WHOLE = "fetch or make the checkpoint again"
 
 @dataclass(frozen=True)
 class Decoder:
-    """The sizes and constants of a Llama or Qwen2 decoder, from config.json."""
+    """The sizes and constants of a Llama, Qwen2 or Qwen3 decoder, from config.json."""
 
     layers: int
     hidden: int
@@ -46,6 +48,7 @@ class Decoder:
     head_dim: int
     rms_norm_eps: float
     rope_theta: float
+    norms: tuple[str, ...]
 
     @classmethod
     def from_config(cls, config: dict[str, Any], where: Path) -> Decoder:
@@ -62,6 +65,7 @@ class Decoder:
             head_dim=config.get("head_dim") or config["hidden_size"] // heads,
             rms_norm_eps=config.get("rms_norm_eps", 1e-6),
             rope_theta=float(config.get("rope_theta") or rope.get("rope_theta") or 10000.0),
+            norms=NORMS + (HEAD_NORMS if config["architectures"][0] == "Qwen3ForCausalLM" else ()),
         )
 
     def linear_shape(self, name: str) -> tuple[int, int]:
@@ -103,7 +107,7 @@ class Source:
         """Read config.json and all headers.
 
         Raises FormatError for a mixture of experts, a checkpoint that is
-        quantized already, an architecture other than Llama's and Qwen2's, rope
+        quantized already, an architecture other than Llama's, Qwen2's and Qwen3's, rope
         scaling, sliding windows, a dtype other than bfloat16, float16 or
         float32, Linears of several dtypes, and missing or surplus tensors.
         """
@@ -219,8 +223,9 @@ def _refuse_other_tensors(source: Source) -> None:
         for name in LINEARS:
             shapes[f"model.layers.{layer}.{name}.weight"] = decoder.linear_shape(name)
             biases.add(f"model.layers.{layer}.{name}.bias")
-        for name in NORMS:
-            shapes[f"model.layers.{layer}.{name}.weight"] = (decoder.hidden,)
+        for name in decoder.norms:
+            length = decoder.head_dim if name in HEAD_NORMS else decoder.hidden
+            shapes[f"model.layers.{layer}.{name}.weight"] = (length,)
     for name, shape in shapes.items():
         found = source.tensors.get(name)
         if found is None or found.shape != shape:

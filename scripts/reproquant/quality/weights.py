@@ -20,7 +20,7 @@ from reproquant.files import read_json
 from reproquant.fp8.decoder import Project
 from reproquant.fp8.scales import FP8_MAX, SMALLEST_AMAX
 from reproquant.fp8.shards import read
-from reproquant.fp8.source import INPUT_GROUPS, LINEARS, NORMS, Decoder, StoredTensor, headers
+from reproquant.fp8.source import INPUT_GROUPS, LINEARS, Decoder, StoredTensor, headers
 
 Activations = Literal["float", "quantized"]
 EMBEDDING, FINAL_NORM, HEAD = "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"
@@ -78,7 +78,9 @@ class Weights:
         return self.tensors[EMBEDDING].shape[0]
 
     def norms(self, layer: int) -> dict[str, Tensor]:
-        return {name: self.tensor(f"model.layers.{layer}.{name}.weight").float() for name in NORMS}
+        return {
+            name: self.tensor(f"model.layers.{layer}.{name}.weight").float() for name in self.decoder.norms
+        }
 
     def head(self) -> tuple[Tensor, Tensor]:
         """The final norm's weight [hidden] and the output matrix [vocabulary, hidden]."""
