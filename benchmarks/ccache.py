@@ -1,4 +1,4 @@
-"""A target of llama.cpp compiled without ccache, with it, and with it again: times, and whether the bytes are equal.
+"""A target of llama.cpp compiled without ccache, with it, and again: times, and whether bytes are equal.
 
     python benchmarks/ccache.py [TARGET]
 
