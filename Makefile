@@ -2,8 +2,10 @@
 PYTHON ?= python3
 BIN := .venv/bin
 STUDY := workflow/studies/embedded.yaml
+TARGET := workflow/targets/h200.yaml
+BUNDLE := .bundle
 
-.PHONY: report test test-cuda lint lock schemas clean
+.PHONY: report test test-cuda lint lock schemas bundle unbundle clean
 
 report: .venv/.ready
 	$(BIN)/snakemake --cores all --configfile $(STUDY)
@@ -29,6 +31,13 @@ lock: .venv/.ready-dev
 schemas: .venv/.ready
 	$(BIN)/python scripts/export_schemas.py
 
+# For a machine without network: docs/airgapped.md.
+bundle: .venv/.ready
+	$(BIN)/python scripts/bundle.py --target $(TARGET) --folder $(BUNDLE)
+
+unbundle:
+	$(PYTHON) scripts/unbundle.py --folder $(BUNDLE)
+
 clean:
 	rm -rf .venv .snakemake results
 
@@ -48,5 +57,8 @@ clean:
 	@command -v chromium >/dev/null || command -v google-chrome >/dev/null \
 	  || { test "$$(id -u)" = 0 && apt-get update -qq && apt-get install -y -qq chromium >/dev/null; } \
 	  || { echo "error: the report is tested in a real browser; do: apt-get install chromium"; exit 2; }
+	@command -v podman >/dev/null \
+	  || { test "$$(id -u)" = 0 && apt-get update -qq && apt-get install -y -qq podman runc >/dev/null; } \
+	  || echo "no podman: the tests that run containers will be skipped; do: apt-get install podman"
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r envs/dev.lock
 	touch $@

@@ -13,7 +13,7 @@ from reproquant.toolchain import environments
 def main(study: Path, recipe: str, log: Path, model: Path, environment: Path, output: Path) -> None:
     with stage("evaluate_original", study, recipe, log, [model, environment], output) as run:
         torch = environments.provide(run.study, "fp8", run.log)
-        evaluator = Evaluator(torch, Manifest.load(model), run.folder, run.log)
+        evaluator = Evaluator(torch, Manifest.load(model), run.folder, run.log, run.tell)
         found = evaluator.original(run.study.quality, run.scratch(output.parent / "original"))
         write_json(run.scratch(output), found.model_dump(mode="json"))
 

@@ -28,7 +28,7 @@ def main(
     inputs = dict.fromkeys([model, original, environment, weights, *([llama_cpp] if llama_cpp else [])])
     with stage("evaluate_quality", study, recipe, log, list(inputs), output, artifact=artifact) as run:
         torch = environments.provide(run.study, "fp8", run.log)
-        evaluator = Evaluator(torch, Manifest.load(model), run.folder, run.log)
+        evaluator = Evaluator(torch, Manifest.load(model), run.folder, run.log, run.tell)
         base = original.parent / Original.model_validate(read_json(original)).base
         if llama_cpp:
             found = evaluator.gguf(artifact, weights, base, Build.load(llama_cpp), threads)

@@ -4,7 +4,8 @@ Versions that a lock already holds are kept as long as its .in file allows them,
 so a second run changes nothing; delete a lock to take the newest versions.
 Comments of a .in file that are obeyed: ``# take in: FILE`` (requirements that are
 copied into the lock as they stand), ``# leave out: NAMES`` (packages that no
-dependency may bring in), ``# as of: DATE`` (nothing published later), and
+dependency may bring in), ``# as of: DATE`` (nothing published later), ``# python: X.Y``
+(the oldest Python that the lock is for, where it isn't uv.toml's), and
 ``# metadata only: NAME==VERSION``, which goes on into the lock, where
 reproquant.toolchain.python_env obeys it.
 """
@@ -24,7 +25,19 @@ from reproquant.errors import ReproquantError, ToolError
 from reproquant.files import repository, write_text
 
 # Each one before those that are constrained by it.
-NAMES = ("workflow", "dev", "converter", "fp8", "vllm-cpu", "vllm-v100", "crate")
+NAMES = (
+    "workflow",
+    "dev",
+    "converter",
+    "fp8",
+    "llm-compressor",
+    "vllm-cpu",
+    "vllm-v100",
+    "vllm-h200",
+    "crate",
+    "accuracy-guidellm",
+    "accuracy-aiperf",
+)
 
 
 def main() -> None:
@@ -57,9 +70,17 @@ def lock(envs: Path, name: str) -> None:
             "--excludes",
             left_out,
         ]
-        dates = [word for date in said(wishes, "as of") for word in ("--exclude-newer", date)]
+        options = {"as of": "--exclude-newer", "python": "--python-version"}
+        chosen = [
+            word
+            for wish, option in options.items()
+            for value in said(wishes, wish)
+            for word in (option, value)
+        ]
         try:
-            process.run([*resolve, *dates, "--output-file", resolved, source], Path(scratch, "log"), cwd=envs)
+            process.run(
+                [*resolve, *chosen, "--output-file", resolved, source], Path(scratch, "log"), cwd=envs
+            )
         except ToolError as error:
             remedy = "loosen the version that uv names above, or check the network"
             raise ToolError(source, error.reason, remedy) from None

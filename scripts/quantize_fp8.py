@@ -15,9 +15,19 @@ def main(
 ) -> None:
     with stage("quantize_fp8", study, recipe, log, [model, environment], output) as run:
         original = manifest.Manifest.load(model)
-        target = run.scratch(output.parent / "checkpoint")
-        torch = environments.provide(run.study, "fp8", run.log)
-        write_json(run.scratch(facts), checkpoint.make(original, run.study.fp8, torch, target, run.log))
+        target, unfinished = run.scratch(output.parent / "checkpoint"), run.unfinished()
+        torch = environments.provide(run.study, run.study.fp8_role, run.log)
+        done = checkpoint.make(
+            original,
+            run.study.fp8,
+            torch,
+            unfinished / "checkpoint",
+            unfinished / "progress",
+            run.log,
+            run.tell,
+        )
+        (unfinished / "checkpoint").rename(target)
+        write_json(run.scratch(facts), done)
         source = {**original.source, "quantized": "W8A8 in AutoFP8's layout"}
         manifest.write(target, run.scratch(output), original.name, source)
 

@@ -2,7 +2,8 @@
 
 It generates nothing: token i of a completion leaves at ttft + i * itl after the
 request came. The request's ``model`` names how it behaves (see BEHAVIOURS), so
-one server serves every test.
+one server serves every test. What it really did, by its own clock, is told at
+``/served``. A token of its tokenizer is a character.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import os
 import subprocess
 import sys
 import time
+import uuid
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -105,11 +107,26 @@ OTHERS = {
 }
 
 
+class Arrival(asyncio.Protocol):
+    """aiohttp's protocol of a connection, and when the last bytes of a request came in (monotonic ns)."""
+
+    def __init__(self, served: asyncio.Protocol) -> None:
+        self._served = served
+        self.came_ns = 0
+        for name in ("connection_made", "connection_lost", "eof_received", "pause_writing", "resume_writing"):
+            setattr(self, name, getattr(served, name))
+
+    def data_received(self, data: bytes) -> None:
+        self.came_ns = time.monotonic_ns()
+        self._served.data_received(data)
+
+
 class MockServer:
     def __init__(self, ttft_s: float, itl_s: float, prompts: Path | None = None) -> None:
         self.ttft_s, self.itl_s = ttft_s, itl_s
         self.prompts = prompts
         self.requests: Counter[str] = Counter()
+        self.served: list[dict[str, Any]] = []
         self.hits = self.preemptions = 0
         self.tokens = self.prefill_s = self.decode_s = 0.0
 
@@ -117,6 +134,7 @@ class MockServer:
         app = web.Application()
         app.router.add_get("/health", self.health)
         app.router.add_get("/metrics", self.metrics)
+        app.router.add_get("/served", self.tell_served)
         app.router.add_post("/tokenize", self.tokenize)
         app.router.add_post("/v1/completions", self.complete)
         return app
@@ -130,6 +148,10 @@ class MockServer:
         counts = (f"mock:tokens_total {self.tokens}", f"mock:preemptions_total {self.preemptions}", "")
         return web.Response(text="\n".join((*lines, *sums, *counts)))
 
+    async def tell_served(self, request: web.Request) -> web.Response:
+        """Every completion so far: its ids, when it came, when its first and last token left (monotonic ns)."""
+        return web.json_response(self.served)
+
     async def tokenize(self, request: web.Request) -> web.Response:
         body = await request.json()
         if body["add_special_tokens"]:
@@ -137,8 +159,8 @@ class MockServer:
         return web.json_response({"tokens": [ord(character) for character in body["prompt"]]})
 
     async def complete(self, request: web.Request) -> web.StreamResponse:
-        came = time.monotonic()
         body = await request.json()
+        came_ns = request.transport.get_protocol().came_ns
         name = body["model"]
         if self.prompts:
             with self.prompts.open("a") as file:
@@ -157,7 +179,18 @@ class MockServer:
         answer = Answer(BEHAVIOURS.get(name, Behaviour()), len(body["prompt"]), body["max_tokens"], number)
         self.hits += answer.behaviour.hits
         self.preemptions += answer.behaviour.preemptions
-        await answer.stream(response, came, self.ttft_s, self.itl_s)
+        await answer.stream(response, came_ns / 1e9, self.ttft_s, self.itl_s)
+        self.served.append(
+            {
+                "response_id": answer.id,
+                "request_id": request.headers.get("X-Request-ID"),
+                "prompt_start": body["prompt"][0],
+                "came_ns": came_ns,
+                "first_ns": answer.first_ns,
+                "last_ns": answer.last_ns,
+                "tokens": answer.tokens,
+            }
+        )
         self.prefill_s += answer.first_s
         self.decode_s += answer.last_s - answer.first_s
         self.tokens += answer.tokens * answer.behaviour.told_tokens
@@ -172,7 +205,10 @@ class Answer:
         self.prompt_tokens = prompt_tokens + behaviour.surplus_prompt
         self.tokens = behaviour.tokens(asked)
         self.number = number
+        self.id = f"cmpl-{uuid.uuid4().hex}"
+        self._head = {"id": self.id, "object": "text_completion"}
         self.first_s = self.last_s = 0.0
+        self.first_ns = self.last_ns = 0
 
     async def stream(self, response: web.StreamResponse, came: float, ttft_s: float, itl_s: float) -> None:
         behaviour = self.behaviour
@@ -186,7 +222,9 @@ class Answer:
             if first >= self.tokens // 2 and behaviour.stalls(self.number):
                 due += behaviour.stall_s
             await asyncio.sleep(max(0.0, due - time.monotonic()))
-            self.last_s = time.monotonic() - came
+            self.last_ns = time.monotonic_ns()
+            self.first_ns = self.first_ns or self.last_ns
+            self.last_s = self.last_ns / 1e9 - came
             self.first_s = self.first_s or ttft_s + self.last_s - (due - came)
             if last >= behaviour.withheld:
                 await self._write(response, self._chunk(first, last), step_s / 4)
@@ -207,7 +245,7 @@ class Answer:
         choice: dict[str, Any] = {"index": 0, "text": text, "finish_reason": None}
         if self.behaviour.tells == "vllm":
             choice["token_ids"] = list(range(first, last + 1))
-        chunk: dict[str, Any] = {"choices": [choice]}
+        chunk: dict[str, Any] = {**self._head, "choices": [choice]}
         if self.behaviour.tells == "llama":
             chunk["timings"] = {"predicted_n": last + 1}
         return _event(chunk)
@@ -225,7 +263,7 @@ class Answer:
             usage["prompt_tokens_details"] = {"cached_tokens": self.behaviour.cached}
         last = [{"index": 0, "text": "", "finish_reason": "length"}]
         choices = last if self.behaviour.usage == "last" else []
-        return [_event({"choices": choices, "usage": usage, **self._told()}), done]
+        return [_event({**self._head, "choices": choices, "usage": usage, **self._told()}), done]
 
     def _told(self) -> dict[str, Any]:
         """The server's own times of the request: when its tokens were really out, not when they were due."""
@@ -241,6 +279,15 @@ class Answer:
 
 def _event(data: dict[str, Any]) -> bytes:
     return f"data: {json.dumps(data, ensure_ascii=False)}\n\n".encode()
+
+
+async def serve(server: MockServer, port: int) -> None:
+    """Serve until the process is ended."""
+    runner = web.AppRunner(server.app())
+    await runner.setup()
+    loop = asyncio.get_running_loop()
+    listener = await loop.create_server(lambda: Arrival(runner.server()), "127.0.0.1", port)
+    await listener.serve_forever()
 
 
 def main() -> None:
@@ -264,7 +311,7 @@ def main() -> None:
     if arguments.sleep:
         time.sleep(60)
     server = MockServer(arguments.ttft_ms / 1000, arguments.itl_ms / 1000, arguments.prompts)
-    web.run_app(server.app(), host="127.0.0.1", port=arguments.port, print=None, shutdown_timeout=0)
+    asyncio.run(serve(server, arguments.port))
 
 
 if __name__ == "__main__":

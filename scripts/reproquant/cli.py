@@ -28,9 +28,12 @@ from reproquant.provenance.audit import audit as audit_study
 from reproquant.provenance.crate import export
 from reproquant.provenance.digests import Digests
 from reproquant.provenance.findings import Finding, Kind, exit_code
+from reproquant.provenance.published import publication
+from reproquant.provenance.published import publish as publish_study
 from reproquant.provenance.remeasure import forget
 from reproquant.provenance.sign import sign as sign_root
 from reproquant.provenance.sign import unsigned
+from reproquant.provenance.times import times as study_times
 from reproquant.report.compare_command import compare
 from reproquant.report.explain import Node
 from reproquant.report.explain import explain as explain_number
@@ -155,6 +158,46 @@ def remeasure(
             print(f"{subject}: forgotten; the next run of the study measures it again")
 
 
+@app.command("times")
+def show_times(results: Results = Path("results/embedded"), as_json: AsJson = False) -> None:
+    """Show where a study's time went, and how much of it the workflow itself took."""
+    with _known_failures():
+        found = study_times(results)
+        if as_json:
+            stages = [
+                {"artifact": one.artifact, "seconds": one.seconds, "of_programs": one.of_programs}
+                for one in found.stages
+            ]
+            whole = {"whole_s": found.whole, "of_programs_s": found.of_programs, "overhead": found.overhead}
+            _print_json({**whole, "stages": stages, "answered": list(found.answered)})
+            return
+        table = Table("artifact", "starts at", "seconds", "of them programs'")
+        first = min(one.span[0] for one in found.stages)
+        for one in found.stages:
+            cells = (one.span[0] - first, one.seconds, one.of_programs)
+            table.add_row(one.artifact, *(f"{cell:.1f}" for cell in cells))
+        Console().print(table)
+        print(
+            f"{found.whole:.1f} s from the first stage's start to the last one's end; a program ran in "
+            f"{found.of_programs:.1f} s of them; the rest, {found.overhead:.1%} on top, is the workflow's own"
+        )
+        if found.answered:
+            print(f"{len(found.answered)} were answered from the store and aren't counted")
+
+
+@app.command()
+def publish(
+    target: Annotated[
+        Path, typer.Argument(help="a folder that doesn't exist yet, such as published/h200-2026-12-01")
+    ],
+    results: Results = Path("results/embedded"),
+) -> None:
+    """Copy a finished study without weights and binaries, to be kept; `audit` knows such a folder."""
+    with _known_failures():
+        found = publish_study(results, target)
+        print(f"{target}: {len(found.withheld)} files of {found.bytes / 1e9:.1f} GB are there by digest only")
+
+
 @app.command()
 def export_crate(
     target: Annotated[Path, typer.Argument(help="a folder that doesn't exist yet")],
@@ -199,9 +242,13 @@ def _remembered(target: Path) -> dict[str, Any]:
 def _summary(
     target: Path, environments: bool, findings: list[Finding], digests: Digests, seconds: float
 ) -> dict[str, Any]:
+    published = publication(target)
     return {
         "results": str(target),
-        "environments_checked": environments,
+        "environments_checked": environments and published is None,
+        "compared_with_checkout": published is None,
+        "files_withheld": len(published.withheld) if published else 0,
+        "bytes_withheld": published.bytes if published else 0,
         "files": digests.count,
         "files_not_read": len(digests.unread),
         "bytes_read": digests.bytes_read,
@@ -218,6 +265,9 @@ def _sentence(summary: dict[str, Any]) -> str:
         parts.append(f"--quick: {summary['files_not_read']} were not read, size and times are as they were")
     if not summary["environments_checked"]:
         parts.append("environments were not checked")
+    if not summary["compared_with_checkout"]:
+        withheld = f"{summary['files_withheld']} files of {summary['bytes_withheld'] / 1e9:.1f} GB"
+        parts.append(f"published: {withheld} are there by digest only, and today's checkout wasn't compared")
     return f"{summary['results']}: {', '.join(counted) or 'sound'} ({'; '.join(parts)})"
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from reproquant import freeze
 from reproquant.errors import StudyError
-from reproquant.files import digest_of
+from reproquant.files import digest_of, repository
 from reproquant.study import External, Role, Study
 
 OLDEST: dict[Role, tuple[int, int]] = {"converter": (3, 9), "fp8": (3, 11), "vllm": (3, 9)}
@@ -23,7 +23,7 @@ OLDEST: dict[Role, tuple[int, int]] = {"converter": (3, 9), "fp8": (3, 11), "vll
 
 NEEDED: dict[Role, tuple[str, ...]] = {
     "converter": ("numpy", "torch", "transformers"),
-    "fp8": ("numpy", "safetensors", "tokenizers", "torch"),
+    "fp8": ("jinja2", "numpy", "tokenizers", "torch"),
     "vllm": ("vllm",),
 }
 PATIENCE_S = 60
@@ -58,7 +58,7 @@ def digest(role: Role, environment: External) -> str:
 
 def interpreter(environment: External) -> Path:
     """The interpreter's path. A link isn't followed: in a virtual environment it is what makes it one."""
-    return Path(environment.python).expanduser()
+    return repository() / Path(environment.python).expanduser()
 
 
 @lru_cache
@@ -74,7 +74,7 @@ def torch(role: Role, environment: External) -> dict[str, Any] | None:
 
 def _asked(role: Role, environment: External, *words: str) -> dict[str, Any]:
     python, key = interpreter(environment), f"environments.{role}.python"
-    remedy = f"name a Python {'.'.join(map(str, OLDEST[role]))} or newer by its absolute path"
+    remedy = f"name a Python {'.'.join(map(str, OLDEST[role]))} or newer by its path"
     if not python.is_file():
         raise StudyError(key, f"there is no file {python}", remedy)
     try:

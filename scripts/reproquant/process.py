@@ -7,13 +7,28 @@ import os
 import shlex
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 from reproquant.errors import ToolError
 
 PR_SET_PDEATHSIG = 1
 TAIL_LINES = 12
+
+
+@dataclass
+class Program:
+    """An outside program that this process has run: its name, and when it started and ended (ISO 8601)."""
+
+    name: str
+    started: str
+    finished: str | None = None
+
+
+PROGRAMS: dict[int, Program] = {}
+"""Those of this process, by process id, in the order of their starts."""
 
 
 def _die_with_parent() -> None:
@@ -26,9 +41,11 @@ def spawn(
     log: Path,
     environment: Mapping[str, str] | None = None,
     cwd: Path | None = None,
+    piped: bool = False,
 ) -> subprocess.Popen[bytes]:
     """Start a program in a process group of its own, its output appended to ``log``.
 
+    If ``piped``, its standard output can be read from the process instead.
     It is killed when the starting process dies, however that happens.
     ``environment`` is laid over the current one. Raises ToolError if the
     program can't be started at all.
@@ -39,11 +56,11 @@ def spawn(
         output.write(f"$ {shlex.join(words)}\n".encode())
         output.flush()
         try:
-            return subprocess.Popen(
+            process = subprocess.Popen(
                 words,
                 stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
+                stdout=subprocess.PIPE if piped else output,
+                stderr=output if piped else subprocess.STDOUT,
                 env={**os.environ, **(environment or {})},
                 cwd=cwd,
                 start_new_session=True,
@@ -53,6 +70,8 @@ def spawn(
             raise ToolError(
                 words[0], f"it could not be started: {error}", "check that the file exists"
             ) from error
+    PROGRAMS[process.pid] = Program(Path(words[0]).name, now())
+    return process
 
 
 def run(
@@ -61,11 +80,19 @@ def run(
     environment: Mapping[str, str] | None = None,
     cwd: Path | None = None,
     remedy: str = "the whole output is in the log named above",
+    tell: Callable[[str], None] | None = None,
 ) -> None:
-    """Run a program to its end; raise ToolError with its last lines if it fails."""
-    process = spawn(command, log, environment, cwd)
+    """Run a program to its end; raise ToolError with its last lines if it fails.
+
+    ``tell`` gets each line of its standard output as it comes, instead of the log.
+    """
+    process = spawn(command, log, environment, cwd, piped=tell is not None)
     try:
+        if tell and process.stdout:
+            for line in process.stdout:
+                tell(line.decode(errors="replace").rstrip())
         code = process.wait()
+        _ended(process)
     except BaseException:
         stop_group(process)
         raise
@@ -85,6 +112,17 @@ def stop_group(process: subprocess.Popen[bytes], grace_s: float = 10.0) -> None:
         except subprocess.TimeoutExpired:
             continue
     process.wait()
+    _ended(process)
+
+
+def now() -> str:
+    """This moment, ISO 8601 in UTC with milliseconds."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+def _ended(process: subprocess.Popen[bytes]) -> None:
+    if (program := PROGRAMS.get(process.pid)) and program.finished is None:
+        program.finished = now()
 
 
 def tail(log: Path, lines: int = TAIL_LINES) -> str:

@@ -16,11 +16,12 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from errno import ENOSPC
 from pathlib import Path
 from typing import Any
 
+from reproquant import process
 from reproquant.errors import ReproquantError
 from reproquant.files import digest_of, listed, sha256_file, write_json
 from reproquant.machine import host
@@ -47,6 +48,7 @@ class Run:
     study: Study
     log: Path
     folder: Path
+    left_over: Path | None
     terminal: int
     worth_keeping: bool = True
     _scratch: dict[Path, Path] = field(default_factory=dict)
@@ -58,6 +60,22 @@ class Run:
         the calls, and thrown away otherwise.
         """
         return self._scratch.setdefault(final, self.folder / final.name)
+
+    def unfinished(self) -> Path:
+        """A folder that outlives a kill or a failure of this stage, and is gone when it has succeeded.
+
+        Only the same work (recipe and input bytes) finds it again; what other work
+        of this stage left is removed. It counts for nothing: what lies in it may be
+        cut short anywhere, so check it before going on with it. Only a stage whose
+        results are kept in the store has one.
+        """
+        if self.left_over is None:
+            raise ValueError("this stage's work has no key")
+        for other in self.left_over.parent.glob("*"):
+            if other != self.left_over:
+                shutil.rmtree(other)
+        self.left_over.mkdir(parents=True, exist_ok=True)
+        return self.left_over
 
     def answer(self, root: Path, folder: Path, names: Sequence[str]) -> None:
         """Take what lies below ``folder`` for what was made."""
@@ -88,15 +106,15 @@ def stage(
     If the store holds the result of the same work, it is put into place and the
     process ends well before the body.
     """
-    started, begin = _now(), time.monotonic()
+    started, begin = process.now(), time.monotonic()
     terminal = _send_output_to(log)
     for hint in THREAD_HINTS:
         os.environ.pop(hint, None)
     title = " ".join([name, *wildcards.values()])
     root, folder = study.parent, study.parent / ".scratch" / title.replace(" ", "-")
     with _failures_told(title, log, terminal), _emptied(folder):
-        run = Run(Study.load(study), log, folder, terminal)
-        made = make_recipe(name, run.study, **wildcards)
+        loaded = Study.load(study)
+        made = make_recipe(name, loaded, **wildcards)
         if digest_of(made) != recipe:
             raise ReproquantError(
                 f"stage {name}",
@@ -105,6 +123,8 @@ def stage(
             )
         _tell(terminal, f"{title} …")
         key = _key(name, made, inputs, root)
+        left_over = root / ".unfinished" / folder.name
+        run = Run(loaded, log, folder, left_over / key if key else None, terminal)
         kept = stored.take(key, folder / "kept") if key else None
         if kept:
             run.answer(root, folder / "kept", kept.outputs)
@@ -116,7 +136,8 @@ def stage(
             stored.keep(key, root, result)
         facts = {"key": key, "answered": kept is not None, "made": result.made} if key else None
         files = {root / path: digest for path, digest in result.files.items() if root / path in outputs}
-        write_json(record_path(output), compose(root, made, inputs, files, started, _now(), facts))
+        write_json(record_path(output), compose(root, made, inputs, files, started, process.now(), facts))
+        shutil.rmtree(left_over, ignore_errors=True)
         how = "answered from the store" if kept else "done"
         _tell(terminal, f"{title}: {how} in {time.monotonic() - begin:.1f} s")
     if kept:
@@ -181,7 +202,7 @@ def _result(outputs: Sequence[Path], root: Path, started: str) -> stored.Result:
         digests |= zip(missing, pool.map(lambda name: sha256_file(names[name]), missing), strict=True)
     order = [path.relative_to(root).as_posix() for path in outputs]
     return stored.Result(
-        order, {name: digests[name] for name in names}, {"started": started, "finished": _now()}
+        order, {name: digests[name] for name in names}, {"started": started, "finished": process.now()}
     )
 
 
@@ -202,7 +223,3 @@ def _send_output_to(log: Path) -> int:
     os.dup2(target, 2)
     os.close(target)
     return terminal
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="milliseconds")

@@ -24,6 +24,7 @@ from pydantic import (
     StringConstraints,
     Tag,
     ValidationError,
+    field_validator,
     model_validator,
 )
 
@@ -36,6 +37,7 @@ Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 Commit = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{40}$")]
 ExactVersion = Annotated[str, StringConstraints(pattern=r"^\d+(\.\d+)*([.+-]?[A-Za-z]+[A-Za-z0-9.]*)?$")]
 PositiveInt = Annotated[int, Field(gt=0)]
+CheckpointName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9.-]*$")]
 QuantType = Annotated[str, StringConstraints(pattern=r"^(I?Q\d_[A-Z0-9_]+|BF16|F32)$")]
 
 
@@ -112,6 +114,20 @@ class Model(Section):
         return getattr(self, self.source)
 
 
+class Checkpoint(Section):
+    """A checkpoint that somebody else has quantized, for subjects whose ``artifact`` is its name."""
+
+    quantization: Slug = Field(description="vLLM's name for how it is quantized, such as gptq")
+    source: Literal["hub", "local"]
+    hub: HubModel | None = None
+    local: LocalModel | None = None
+
+    @property
+    def spec(self) -> HubModel | LocalModel:
+        """The section that ``source`` picks."""
+        return getattr(self, self.source)
+
+
 class Machine(Section):
     """The machine that the study is for; what was found on it stands in the records."""
 
@@ -168,8 +184,8 @@ class LlamaCpp(Section):
 class External(Section):
     """A Python that is there already; nothing pins its packages, so the record says what they were."""
 
-    python: Annotated[str, StringConstraints(pattern=r"^(/|~/)")] = Field(
-        description="the interpreter's path, absolute or in the home folder (~/…)"
+    python: Annotated[str, StringConstraints(pattern=r"^(/|~/|[\w.-]+/)")] = Field(
+        description="the interpreter's path: absolute, in the home folder (~/…), or from the repository"
     )
 
 
@@ -248,13 +264,29 @@ class Calibration(Section):
     """The text that static activation scales are observed on."""
 
     text: str = Field(description="a UTF-8 file, relative to the repository or absolute")
-    rows: PositiveInt
+    form: Literal["raw", "chat"] = Field(
+        default="raw",
+        description="chat: the text's paragraphs two by two, as question and answer in the chat template",
+    )
+    rows: PositiveInt = Field(description="windows of the text")
     row_tokens: PositiveInt
+    seed: int | None = Field(
+        default=None, description="draws the windows; without it they are the text's first"
+    )
 
 
 class Fp8(Section):
     """The W8A8 checkpoint in AutoFP8's layout."""
 
+    backend: Literal["native", "autofp8"] = Field(
+        default="native",
+        description="native streams layer by layer; autofp8 is the real package, which holds the whole model "
+        "in memory and runs in environments.converter",
+    )
+    autofp8_repository: str = Field(
+        default="https://github.com/neuralmagic/AutoFP8",
+        description="where git gets AutoFP8 from; the commit is always the same",
+    )
     activation_scales: Literal["autofp8", "corrected"] = Field(
         description="autofp8 repeats AutoFP8's calibration bug bit by bit; corrected leaves it out"
     )
@@ -266,6 +298,11 @@ class Fp8(Section):
     activation_scheme: Literal["static", "dynamic"] = Field(
         default="static",
         description="dynamic: no calibration; the engine scales every activation when it comes",
+    )
+    device: Literal["cpu", "cuda"] = Field(
+        default="cpu",
+        description="where it computes; cuda needs a CUDA build of torch in environments.fp8, and its sums "
+        "(so its input scales) may differ from a CPU's",
     )
     calibration: Calibration
 
@@ -414,15 +451,31 @@ class Subject(Section):
 
     name: Slug
     engine: Literal["llama_cpp", "vllm"]
-    artifact: str = Field(description="checkpoint, fp8, f16 or a GGUF quantization of this study")
+    artifact: str = Field(description="checkpoint, fp8, one of checkpoints, f16 or a GGUF quantization")
     gpus: int = Field(default=0, ge=0)
     split_mode: Literal["none", "layer", "tensor"] = Field(
         default="none", description="llama.cpp on several GPUs"
+    )
+    emulated: bool = Field(
+        default=False,
+        description="vLLM on fp8 without FP8 units: a plugin of this project widens the weights in each "
+        "forward pass; the speed is that of the emulation, so the report doesn't rank it",
     )
     arguments: tuple[str, ...] = ()
     expected: Literal["unsupported"] | None = Field(
         default=None, description="a refusal that is known beforehand; the report says whether it came"
     )
+
+    @field_validator("split_mode", mode="before")
+    @classmethod
+    def _row_is_gone(cls, value: object) -> object:
+        if value == "row":
+            raise ValueError(
+                "row asks for an older llama.cpp: its CUDA code for split buffers was taken out (pull "
+                "request 24216), and a load ends with 'device CUDA0 does not support split buffers'; "
+                "use layer or tensor"
+            )
+        return value
 
 
 class Study(Section):
@@ -430,6 +483,9 @@ class Study(Section):
 
     name: Slug
     model: Model
+    checkpoints: dict[CheckpointName, Checkpoint] = Field(
+        default={}, description="by name; those that no subject serves are dropped"
+    )
     machine: Machine
     llama_cpp: LlamaCpp
     environments: Environments
@@ -472,7 +528,9 @@ class Study(Section):
         for check in (
             _picked_sections,
             _artifacts_exist,
+            _emulated_is_fp8,
             _evaluated_exist,
+            _autofp8_can_do_it,
             _baseline_exists,
             _files_exist,
             _placements_fit,
@@ -505,7 +563,12 @@ class Study(Section):
         setting = next((key for key, values in FP8_SETTINGS.items() if value in values), None)
         if value == artifact or setting is None:
             return None
-        return self.fp8.model_copy(update={setting: value})
+        return self.fp8.model_copy(update={"backend": "native", setting: value})
+
+    @property
+    def fp8_role(self) -> Role:
+        """Whose environment makes the FP8 checkpoint: AutoFP8 needs transformers, as the converter does."""
+        return "converter" if self.fp8.backend == "autofp8" else "fp8"
 
     def dump(self) -> dict[str, Any]:
         """The resolved study as JSON data."""
@@ -516,6 +579,12 @@ class Study(Section):
         for section, kinds in SOURCES.items():
             for kind in set(kinds) - {data[section]["source"]}:
                 data[section].pop(kind, None)
+        served = {subject.artifact for subject in self.subjects}
+        data["checkpoints"] = {
+            name: {key: one[key] for key in ("quantization", "source", one["source"])}
+            for name, one in data["checkpoints"].items()
+            if name in served
+        }
         return type(self).model_validate_json(json.dumps(data))
 
 
@@ -523,10 +592,15 @@ FP8_SETTINGS = {
     key: get_args(Fp8.model_fields[key].annotation)
     for key in ("activation_scales", "fused_scales", "activation_scheme")
 }
+OWN_CHECKPOINTS = ("checkpoint", "fp8")
+"""What vLLM can serve of every study: the model itself and its FP8 checkpoint."""
 SOURCES = {"model": ("hub", "local", "embedded", "synthetic"), "llama_cpp": ("git", "sdist")}
 
 REMEDIES = (
-    (r"^environments\.\w+\.python$", "give the interpreter's absolute path, such as /opt/vllm/bin/python"),
+    (
+        r"^environments\.\w+\.python$",
+        "give the interpreter's path, such as /opt/vllm/bin/python",
+    ),
     (
         r"revision$",
         "a branch or a tag moves, so results could not be reproduced; give the commit's 40 hex digits",
@@ -547,7 +621,11 @@ def _reasons(error: ValidationError) -> str:
     lines = []
     for item in error.errors():
         path = ".".join(str(part) for part in item["loc"] if not str(part).startswith("(")) or "the study"
-        message = "there is no such key" if item["type"] == "extra_forbidden" else item["msg"]
+        own = {
+            "extra_forbidden": "there is no such key",
+            "value_error": str(item.get("ctx", {}).get("error")),
+        }
+        message = own.get(item["type"], item["msg"])
         given = "" if item["type"] in ("missing", "extra_forbidden") else f" (given: {item['input']!r})"
         remedy = next((text for pattern, text in REMEDIES if re.search(pattern, path)), None)
         lines.append(f"{path}: {message}{given}" + (f"; {remedy}" if remedy and given else ""))
@@ -555,7 +633,9 @@ def _reasons(error: ValidationError) -> str:
 
 
 def _picked_sections(study: Study, where: str) -> None:
-    for key, part in (("model", study.model), ("llama_cpp", study.llama_cpp)):
+    parts: dict[str, Model | LlamaCpp | Checkpoint] = {"model": study.model, "llama_cpp": study.llama_cpp}
+    parts |= {f"checkpoints.{name}": one for name, one in study.checkpoints.items()}
+    for key, part in parts.items():
         if part.spec is None:
             raise StudyError(
                 f"{where}: {key}.{part.source}",
@@ -565,7 +645,14 @@ def _picked_sections(study: Study, where: str) -> None:
 
 
 def _artifacts_exist(study: Study, where: str) -> None:
-    known = {"llama_cpp": ("f16", *study.gguf.quantizations), "vllm": ("checkpoint", "fp8")}
+    known = {
+        "llama_cpp": ("f16", *study.gguf.quantizations),
+        "vllm": (*OWN_CHECKPOINTS, *study.checkpoints),
+    }
+    for name in set(study.checkpoints) & {*OWN_CHECKPOINTS, "f16"}:
+        raise StudyError(
+            f"{where}: checkpoints.{name}", "every study has an artifact of that name", "choose another"
+        )
     names = [subject.name for subject in study.subjects]
     for index, subject in enumerate(study.subjects):
         key = f"{where}: subjects.{index}"
@@ -577,7 +664,17 @@ def _artifacts_exist(study: Study, where: str) -> None:
             raise StudyError(
                 f"{key}.artifact",
                 f"{subject.engine} can't serve '{subject.artifact}' here",
-                f"use one of {', '.join(known[subject.engine])}, or add the type to gguf.quantizations",
+                f"use one of {', '.join(known[subject.engine])}, or add to gguf.quantizations or checkpoints",
+            )
+
+
+def _emulated_is_fp8(study: Study, where: str) -> None:
+    for index, subject in enumerate(study.subjects):
+        if subject.emulated and (subject.engine, subject.artifact) != ("vllm", "fp8"):
+            raise StudyError(
+                f"{where}: subjects.{index}.emulated",
+                f"'{subject.name}' is {subject.artifact} in {subject.engine}; only FP8 in vLLM is emulated",
+                "leave the key out, or set engine to vllm and artifact to fp8",
             )
 
 
@@ -590,6 +687,19 @@ def _evaluated_exist(study: Study, where: str) -> None:
                 f"{where}: quality.artifacts.{index}",
                 f"'{artifact}' is nothing that could be evaluated here",
                 f"use one of {', '.join(known)}, or fp8-VALUE with one of {values}",
+            )
+
+
+def _autofp8_can_do_it(study: Study, where: str) -> None:
+    if study.fp8.backend == "native":
+        return
+    wanted = {"activation_scales": "autofp8", "fused_scales": "separate", "device": "cpu"}
+    for key, value in wanted.items():
+        if (given := getattr(study.fp8, key)) != value:
+            raise StudyError(
+                f"{where}: fp8.{key}",
+                f"AutoFP8 itself can't do '{given}' here",
+                f"set it to {value}, or fp8.backend to native",
             )
 
 

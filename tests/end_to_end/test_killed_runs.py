@@ -34,7 +34,10 @@ def kill_in_the_middle_of(checkout: Checkout, stage: str, target: str, timeout_s
         stderr=subprocess.DEVNULL, start_new_session=True,
     )  # fmt: skip
     deadline = time.monotonic() + timeout_s
-    while not list(checkout.results.glob(f".scratch/{stage}*/*")):
+    while not [
+        *checkout.results.glob(f".scratch/{stage}*/*"),
+        *checkout.results.glob(f".unfinished/{stage}/*/*"),
+    ]:
         assert time.monotonic() < deadline, f"{stage} never started"
         assert process.poll() is None, f"the run ended before {stage}"
         time.sleep(0.01)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from reproquant.fp8 import decoder
-from reproquant.fp8.source import Decoder
+from reproquant.fp8.source import NORMS, Decoder
 
 DECODER = Decoder(
     layers=1,
@@ -17,6 +17,7 @@ DECODER = Decoder(
     head_dim=8,
     rms_norm_eps=1e-6,
     rope_theta=10000.0,
+    norms=NORMS,
 )
 TOKENS = 20
 
@@ -35,7 +36,7 @@ def layer(hidden: Tensor) -> Tensor:
     def project(names: Sequence[str], values: Tensor) -> list[Tensor]:
         return [values @ matrices[name].T for name in names]
 
-    norms = dict.fromkeys(("input_layernorm", "post_attention_layernorm"), torch.ones(DECODER.hidden))
+    norms = dict.fromkeys(NORMS, torch.ones(DECODER.hidden))
     return decoder.layer(
         hidden, DECODER, norms, project, decoder.rotary(DECODER, hidden.shape[1], hidden.dtype)
     )

@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tiny_checkpoint
@@ -18,26 +20,27 @@ from reproquant.files import sha256_file
 from reproquant.fp8.calibrate import CalibrationError, token_rows
 
 ROWS, ROW_TOKENS = 5, 128
-TEXT = "Counting is easy; knowing what was counted is not. 数数容易，知道数的是什么却难。" * 8
+TEXT = "Counting is easy; knowing what was counted is not. 数数容易，知道数的是什么却难。" * 100
 CASES = [
     ("qwen2", torch.bfloat16, "autofp8"),
     ("qwen2", torch.bfloat16, "corrected"),
+    ("qwen3", torch.bfloat16, "autofp8"),
     ("llama", torch.bfloat16, "autofp8"),
     ("llama", torch.float32, "autofp8"),
     ("llama", torch.float16, "corrected"),
 ]
 
 
-def quantize(
+def program(
     source: Path,
     target: Path,
     mode: str,
     rows: int = ROWS,
-    cores: int = 1,
     fused: str = "separate",
     scheme: str = "static",
-) -> subprocess.CompletedProcess[str]:
-    """Run the program as the workflow does; its facts lie beside the target."""
+    **options: object,
+) -> list[str]:
+    """The command line that the workflow would use; the facts lie beside the target."""
     text = source.parent / "calibration.txt"
     text.write_text(TEXT, encoding="utf-8")
     words = {
@@ -50,11 +53,22 @@ def quantize(
         "--fused-scales": fused,
         "--activation-scheme": scheme,
         "--facts": target.with_suffix(".facts.json"),
+        "--unfinished": target.with_suffix(".unfinished"),
+        "--device": "cpu",
+        "--form": "raw",
     }
+    words |= {f"--{name}": value for name, value in options.items()}
     flat = [str(word) for pair in words.items() for word in pair]
-    program = [sys.executable, "-m", "reproquant.fp8.quantize", *flat]
+    return [sys.executable, "-m", "reproquant.fp8.quantize", *flat]
+
+
+def quantize(
+    source: Path, target: Path, mode: str, cores: int = 1, **options: Any
+) -> subprocess.CompletedProcess[str]:
+    """Run the program to its end."""
+    command = program(source, target, mode, **options)
     environment = {**os.environ, "OMP_NUM_THREADS": str(cores)}
-    return subprocess.run(program, env=environment, capture_output=True, text=True, check=False)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
 def checkpoint(directory: Path) -> dict[str, Tensor]:
@@ -79,7 +93,7 @@ def test_layer_by_layer_gives_the_bits_that_the_whole_model_gives(
     working = torch.float32 if dtype == torch.float16 else dtype
     original = tiny_checkpoint.tensors(model_type, dtype)
     reference = WholeModel({n: t.to(working) for n, t in original.items()}, keeps_the_bug=mode == "autofp8")
-    rows = token_rows(source / "tokenizer.json", tmp_path / "calibration.txt", ROWS, ROW_TOKENS)
+    rows = token_rows(source / "tokenizer.json", tmp_path / "calibration.txt", ROWS, ROW_TOKENS, "rows")
     torch.set_num_threads(1)
     with torch.inference_mode():
         for row in rows:
@@ -96,7 +110,7 @@ def test_layer_by_layer_gives_the_bits_that_the_whole_model_gives(
     assert set(made) == {name for name in original if not name.endswith("_proj.weight")}
 
 
-@pytest.mark.parametrize("model_type", ["qwen2", "llama"])
+@pytest.mark.parametrize("model_type", ["qwen2", "qwen3", "llama"])
 def test_codes_and_scales_are_those_that_autofp8_itself_made(model_type: str, tmp_path: Path) -> None:
     """Input scales may differ in a sum's last bit on another processor; there 1 % is allowed, on average 0.1 %."""
     golden = json.loads(Path(__file__).with_name("autofp8.json").read_text())[model_type]
@@ -209,10 +223,12 @@ def test_the_facts_say_what_was_written(both_modes: Path) -> None:
     assert (facts["layers"], facts["linears"], facts["working_dtype"]) == (2, 14, "bfloat16")
 
 
-def test_progress_is_a_line_for_each_layer(tmp_path: Path) -> None:
+def test_progress_is_a_line_for_each_layer_that_says_how_long_the_rest_takes(tmp_path: Path) -> None:
     source = tiny_checkpoint.write(tmp_path / "source", "llama", torch.bfloat16)
     lines = quantize(source, tmp_path / "fp8", "corrected").stdout.splitlines()
-    assert [line.split(":")[0] for line in lines[1:-1]] == ["layer 1 of 2", "layer 2 of 2"]
+    pattern = r"layer (\d) of 2: \d+\.\d s a layer, \d+ s left"
+    assert [match[1] for line in lines[1:-1] if (match := re.fullmatch(pattern, line))] == ["1", "2"]
+    assert lines[-2].endswith(" 0 s left")
 
 
 def test_a_text_that_is_too_short_is_refused_in_three_lines_before_anything_is_written(
@@ -222,7 +238,7 @@ def test_a_text_that_is_too_short_is_refused_in_three_lines_before_anything_is_w
     done = quantize(source, tmp_path / "fp8", "corrected", rows=500)
     assert done.returncode == 2
     assert [line.split(":")[0].strip() for line in done.stderr.splitlines()] == ["error", "why", "do"]
-    assert "500 rows of 128 need 64000" in done.stderr
+    assert "rows of 128 tokens, and 500 are wanted" in done.stderr
     assert not (tmp_path / "fp8").exists()
 
 
@@ -230,8 +246,8 @@ def test_rows_are_whole_windows_of_the_text_whatever_truncation_the_tokenizer_ca
     source = tiny_checkpoint.write(tmp_path / "source", "llama", torch.bfloat16)
     text = tmp_path / "text.txt"
     text.write_text("abcdefgh" * 8, encoding="utf-8")
-    rows = token_rows(source / "tokenizer.json", text, rows=2, row_tokens=32)
+    rows = token_rows(source / "tokenizer.json", text, rows=2, row_tokens=32, key="rows")
     letters = sorted(tiny_checkpoint.alphabet())
     assert ["".join(letters[number] for number in row) for row in rows.tolist()] == ["abcdefgh" * 4] * 2
     with pytest.raises(CalibrationError, match="at most 2 rows"):
-        token_rows(source / "tokenizer.json", text, rows=3, row_tokens=32)
+        token_rows(source / "tokenizer.json", text, rows=3, row_tokens=32, key="rows")

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import Tensor
 
 HIDDEN, INTERMEDIATE, HEADS, KV_HEADS, LAYERS, VOCABULARY = 256, 1024, 4, 2, 2, 256
-ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM"}
+ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
 
 
 def config(model_type: str) -> dict[str, object]:
@@ -27,6 +27,7 @@ def config(model_type: str) -> dict[str, object]:
         "rms_norm_eps": 1e-5,
         "rope_theta": 10000.0,
         "tie_word_embeddings": False,
+        **({"head_dim": HIDDEN // HEADS} if model_type == "qwen3" else {}),
     }
 
 
@@ -51,6 +52,8 @@ def tensors(model_type: str, dtype: torch.dtype) -> dict[str, Tensor]:
         made[f"{prefix}.mlp.down_proj.weight"] = draw(HIDDEN, INTERMEDIATE)
         for name in ("input_layernorm", "post_attention_layernorm"):
             made[f"{prefix}.{name}.weight"] = draw(HIDDEN, spread=0.2, around=1.0)
+        for name in ("q_norm", "k_norm") if model_type == "qwen3" else ():
+            made[f"{prefix}.self_attn.{name}.weight"] = draw(HIDDEN // HEADS, spread=0.2, around=1.0)
     made["model.norm.weight"] = draw(HIDDEN, spread=0.2, around=1.0)
     made["lm_head.weight"] = draw(VOCABULARY, HIDDEN)
     return made

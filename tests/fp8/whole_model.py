@@ -59,12 +59,14 @@ class WholeModel:
         return hidden
 
     def attention(self, prefix: str, normed: Tensor) -> Tensor:
-        query, key, value = (
-            self.linear(f"{prefix}.self_attn.{name}_proj", normed)
-            .view(1, normed.shape[1], -1, HIDDEN // HEADS)
-            .transpose(1, 2)
-            for name in "qkv"
-        )
+        heads = []
+        for name in "qkv":
+            values = self.linear(f"{prefix}.self_attn.{name}_proj", normed)
+            values = values.view(1, normed.shape[1], -1, HIDDEN // HEADS)
+            if f"{prefix}.self_attn.{name}_norm.weight" in self.tensors:
+                values = self.norm(f"{prefix}.self_attn.{name}_norm", values)
+            heads.append(values.transpose(1, 2))
+        query, key, value = heads
         mixed = scaled_dot_product_attention(
             rotated(query), rotated(key), value, is_causal=True, enable_gqa=True
         )

@@ -21,5 +21,7 @@ def test_a_quantized_checkpoint_is_refused_before_the_torch_environment_is_neede
     )
     absent = PythonEnv("fp8", tmp_path / "no-environment", "0" * 64)
     with pytest.raises(FormatError, match=r"quantized already \(fp8\)"):
-        checkpoint.make(manifest, settings, absent, tmp_path / "target", tmp_path / "log")
+        checkpoint.make(
+            manifest, settings, absent, tmp_path / "target", tmp_path / "unfinished", tmp_path / "log", print
+        )
     assert not (tmp_path / "target").exists()

@@ -143,6 +143,13 @@ def test_an_image_by_digest_is_accepted(image: str, config: dict) -> None:
     assert study(config, image=image).environments.name("vllm") == "container-vllm"
 
 
+def test_another_vllm_version_has_the_image_looked_at_again(config: dict) -> None:
+    wildcards = {"environment": "container-vllm"}
+    before = recipe_digest("build_environment", study(config), **wildcards)
+    config["vllm"]["version"] = "0.8.5.post1"
+    assert recipe_digest("build_environment", study(config), **wildcards) != before
+
+
 def test_only_vllm_may_come_in_a_container(config: dict) -> None:
     config["environments"]["fp8"] = {"container": {"tool": "docker", "image": IMAGE}}
     with pytest.raises(StudyError, match=r"environments\.fp8\.container: there is no such key"):

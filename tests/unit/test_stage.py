@@ -190,3 +190,30 @@ def test_other_input_bytes_are_other_work(kept: Path) -> None:
 def test_a_result_that_is_not_worth_keeping_is_not_kept(kept: Path) -> None:
     run(kept, MAKE_GGUF + "run.worth_keeping = False", stage="inspect_gguf", type="f16")
     assert not (kept / "store/results").exists()
+
+
+GO_ON = """
+left = run.unfinished()
+print("found:", sorted(path.name for path in left.iterdir()))
+(left / "half").write_text("half")
+"""
+
+
+def test_a_killed_stage_finds_its_unfinished_work_again_and_a_finished_one_leaves_none(kept: Path) -> None:
+    def go_on(more: str) -> str:
+        done = run(kept, GO_ON + more, stage="quantize_gguf", type="Q4_K_M")
+        return (kept / "logs/x.log").read_text() + f"code {done.returncode}"
+
+    assert "found: []" in go_on("os.kill(os.getpid(), signal.SIGKILL)")
+    assert not (kept / "out").exists()
+    assert "found: ['half']" in go_on('raise FormatError("x", "y", "z")')
+    assert "found: ['half']" in go_on(MAKE)
+    assert not list((kept / ".unfinished").iterdir())
+
+
+def test_unfinished_work_on_other_inputs_is_removed_not_found(kept: Path) -> None:
+    run(kept, GO_ON + "os.kill(os.getpid(), signal.SIGKILL)", stage="quantize_gguf", type="Q4_K_M")
+    (kept / "input.bin").write_bytes(b"other")
+    run(kept, GO_ON + "os.kill(os.getpid(), signal.SIGKILL)", stage="quantize_gguf", type="Q4_K_M")
+    assert "found: []" in (kept / "logs/x.log").read_text()
+    assert len(list((kept / ".unfinished/quantize_gguf-Q4_K_M").iterdir())) == 1

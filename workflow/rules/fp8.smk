@@ -1,7 +1,7 @@
 rule quantize_fp8:
     input:
         model="results/{study}/model/manifest.json",
-        environment=f"results/{{study}}/environments/{STUDY.environments.name('fp8')}.json",
+        environment=f"results/{{study}}/environments/{STUDY.environments.name(STUDY.fp8_role)}.json",
     output:
         manifest="results/{study}/fp8/manifest.json",
         facts="results/{study}/fp8/facts.json",
@@ -12,6 +12,7 @@ rule quantize_fp8:
         "results/{study}/benchmarks/quantize_fp8.tsv"
     threads: 16
     resources:
+        gpu=1 if STUDY.fp8.device == "cuda" else 0,
         mem_mb=8000,
         runtime=240,
         disk_mb=10000,

@@ -36,6 +36,7 @@ rule evaluate_quality:
     wildcard_constraints:
         artifact="(?!checkpoint)[\\w-]+",
     resources:
+        gpu=1 if STUDY.fp8.device == "cuda" else 0,
         mem_mb=8000,
         runtime=480,
         disk_mb=32000,

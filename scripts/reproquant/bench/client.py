@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import json
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
+from urllib.parse import urlsplit
 
 import aiohttp
 
 from reproquant.bench.counters import Counters, read_counters
 from reproquant.bench.measurement import ServerTimes
+from reproquant.bench.wire import Exchange, Piece, exchange, response
 from reproquant.engines.base import Dialect
 from reproquant.errors import ToolError
 
 ERROR_CHARACTERS = 500
-JSON = {"Content-Type": "application/json"}
 SETTLE_S = 2.0
 SETTLE_STEP_S = 0.01
 REFUSED_BY_NETWORK = (aiohttp.ClientError, TimeoutError, OSError)
-
-Piece = tuple[int, bytes]
 
 
 @dataclass
@@ -52,17 +50,16 @@ class Reply:
 
 
 class Client:
-    """A session with one server; every completion has a connection of its own, open before it is sent."""
+    """A session with one server; ``bench.wire`` carries what is timed."""
 
     def __init__(self, url: str, model: str, dialect: Dialect, timeout_s: float) -> None:
         self._url = url
         self._model = model
         self._dialect = dialect
-        self._timeout = aiohttp.ClientTimeout(total=timeout_s)
+        self._timeout_s = timeout_s
 
     async def __aenter__(self) -> Client:
-        connector = aiohttp.TCPConnector(limit=0)
-        self._session = aiohttp.ClientSession(connector=connector, timeout=self._timeout)
+        self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=self._timeout_s))
         return self
 
     async def __aexit__(
@@ -118,36 +115,17 @@ class Client:
         """Send all prompts at once; the moment they were released (ns) and the replies in order.
 
         What can be done before the release is done before it, and what was
-        received is only taken apart when all of it is there.
+        received is only taken apart when all of it is there. Nothing else of the
+        event loop runs meanwhile.
         """
-        barrier = asyncio.Event()
+        server = urlsplit(self._url)
+        assert server.hostname and server.port
+        requests = [self._completion(server.netloc, ids, output_tokens) for ids in prompts]
+        released_ns, exchanges = exchange((server.hostname, server.port), requests, self._timeout_s)
+        return released_ns, [_understood(each) for each in exchanges]
 
-        async def wait_and_send(body: bytes) -> tuple[Reply, list[Piece]]:
-            await barrier.wait()
-            return await self._complete(body)
-
-        bodies = [self._completion_body(ids, output_tokens) for ids in prompts]
-        tasks = [asyncio.create_task(wait_and_send(body)) for body in bodies]
-        await asyncio.gather(*(self._open() for _ in bodies))
-        gc.disable()
-        try:
-            released_ns = time.monotonic_ns()
-            barrier.set()
-            received = await asyncio.gather(*tasks)
-        finally:
-            gc.enable()
-        return released_ns, [_understood(reply, pieces) for reply, pieces in received]
-
-    async def _open(self) -> None:
-        """Leave an open connection for the next request; one that can't be had is that request's to tell."""
-        try:
-            async with self._session.get(f"{self._url}/health") as response:
-                await response.read()
-        except REFUSED_BY_NETWORK:
-            pass
-
-    def _completion_body(self, ids: Sequence[int], output_tokens: int) -> bytes:
-        """One greedy, streamed completion of exactly ``output_tokens`` tokens.
+    def _completion(self, host: str, ids: Sequence[int], output_tokens: int) -> bytes:
+        """The HTTP request of one greedy, streamed completion of exactly ``output_tokens`` tokens.
 
         (llama-server ignores ``min_tokens`` and needs none.)
         """
@@ -162,35 +140,38 @@ class Client:
             "stream_options": {"include_usage": True},
             **self._dialect.completion,
         }
-        return json.dumps(body).encode()
-
-    async def _complete(self, body: bytes) -> tuple[Reply, list[Piece]]:
-        """Send one completion; what came when, and what went wrong in the reply's ``error``."""
-        url = f"{self._url}/v1/completions"
-        pieces: list[Piece] = []
-        reply = Reply(time.monotonic_ns())
-        try:
-            async with self._session.post(url, data=body, headers=JSON) as response:
-                if response.status == 200:
-                    async for piece in response.content.iter_any():
-                        pieces.append((time.monotonic_ns(), piece))
-                else:
-                    reply.error = f"HTTP {response.status}: {(await response.text())[:ERROR_CHARACTERS]}"
-        except TimeoutError:
-            reply.error = f"no end within {self._timeout.total:g} s"
-        except REFUSED_BY_NETWORK as error:
-            reply.error = f"{type(error).__name__}: {error}"[:ERROR_CHARACTERS]
-        return reply, pieces
+        content = json.dumps(body).encode()
+        head = (
+            "POST /v1/completions HTTP/1.1",
+            f"Host: {host}",
+            "Content-Type: application/json",
+            f"Content-Length: {len(content)}",
+            "Connection: close",
+        )
+        return "\r\n".join((*head, "", "")).encode() + content
 
 
-def _understood(reply: Reply, pieces: Sequence[Piece]) -> Reply:
-    """Fill in what the stream said; an error that is known already stays the first one."""
+def _understood(received: Exchange) -> Reply:
+    """What an exchange says; an error of the connection is told before one of the stream."""
+    reply = Reply(received.sent_ns)
     try:
-        error = _take(reply, list(_events(pieces)))
+        error = _answer(reply, received.pieces)
     except (ValueError, KeyError, TypeError, AttributeError) as malformed:
         error = f"{type(malformed).__name__}: {malformed}"
-    reply.error = reply.error or (error and error[:ERROR_CHARACTERS])
+    told = received.error or error
+    reply.error = told and told[:ERROR_CHARACTERS]
     return reply
+
+
+def _answer(reply: Reply, pieces: Sequence[Piece]) -> str | None:
+    """Fill in what the answer says; what is wrong with it."""
+    answer = response(pieces)
+    if answer is None:
+        return "the server closed the connection without an answer"
+    if answer.status != 200:
+        text = b"".join(piece for _, piece in answer.body).decode(errors="replace")
+        return f"HTTP {answer.status}: {text}"
+    return _take(reply, list(_events(answer.body)))
 
 
 def _take(reply: Reply, events: Sequence[Piece]) -> str | None:

@@ -83,6 +83,7 @@ def _written_down(
         subject=subject.name,
         engine=engine.name,
         artifact=subject.artifact,
+        emulated=subject.emulated,
         status=status,
         reasons=host.without_private_paths(reasons),
         evidence=host.without_private_paths(_evidence(session)),

@@ -13,6 +13,7 @@ from reproquant.engines.native import NativeRun, speeds_of_vllm_bench
 from reproquant.engines.runtime import Invocation, Runtime, Shared
 from reproquant.engines.streamed import Streamed, of_checkpoint, option
 from reproquant.errors import StudyError
+from reproquant.files import repository
 from reproquant.study import Benchmark, Subject, Vllm
 
 CACHE_OFF = "--no-enable-prefix-caching"
@@ -26,6 +27,8 @@ QUIET = {
     "PYTHONNOUSERSITE": "1",
     "PYTHONPATH": "",
 }
+PLUGIN = "reproquant_fp8_emulated"
+PLUGIN_FOLDER = "workflow/plugins/fp8_emulated"
 
 
 class VllmServer(Engine):
@@ -125,7 +128,12 @@ class VllmServer(Engine):
         return self._invocation(words, subject, self._checkpoint, results).command
 
     def _invocation(self, words: Sequence[str], subject: Subject, *folders: Shared) -> Invocation:
-        variables = {**QUIET, **dict(text.split("=", 1) for text in self._settings.environment_variables)}
+        variables = dict(QUIET)
+        if subject.emulated:
+            plugins = Shared(repository() / PLUGIN_FOLDER, "/plugins")
+            variables |= {"PYTHONPATH": self._runtime.seen(plugins), "VLLM_PLUGINS": PLUGIN}
+            folders = (*folders, plugins)
+        variables |= dict(text.split("=", 1) for text in self._settings.environment_variables)
         return self._runtime.invocation(words, subject.gpus, variables, folders)
 
     def streamed(self, subject: Subject) -> Streamed:

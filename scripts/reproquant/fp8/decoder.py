@@ -1,7 +1,7 @@
-"""The forward pass of one Llama or Qwen2 decoder layer, with its Linears left to the caller.
+"""The forward pass of one Llama, Qwen2 or Qwen3 decoder layer, with its Linears left to the caller.
 
 The operations and their order are those of transformers 4.57 (models/llama,
-models/qwen2, sdpa attention), in the hidden state's dtype with norms and
+qwen2 and qwen3, sdpa attention), in the hidden state's dtype with norms and
 rotary angles in float32, so that bfloat16 results agree to the bit.
 """
 
@@ -42,7 +42,7 @@ def layer(
     """One layer's output, [1, tokens, hidden] like its input; every token sees those before it."""
     qkv, out, gate_up, down = INPUT_GROUPS
     normed = rms_norm(hidden, norms["input_layernorm"], decoder.rms_norm_eps)
-    (attended,) = project(out, _attention(project(qkv, normed), decoder, angles))
+    (attended,) = project(out, _attention(project(qkv, normed), decoder, norms, angles))
     hidden = hidden + attended
     normed = rms_norm(hidden, norms["post_attention_layernorm"], decoder.rms_norm_eps)
     gate, up = project(gate_up, normed)
@@ -50,15 +50,18 @@ def layer(
     return hidden + mixed
 
 
-def _attention(projected: Sequence[Tensor], decoder: Decoder, angles: Rotary) -> Tensor:
+def _attention(
+    projected: Sequence[Tensor], decoder: Decoder, norms: Mapping[str, Tensor], angles: Rotary
+) -> Tensor:
     """Causal grouped-query attention: [1, tokens, heads x head_dim] from the projections to q, k and v."""
-    query, key, value = (
-        part.view(1, part.shape[1], -1, decoder.head_dim).transpose(1, 2) for part in projected
-    )
+    query, key, value = (part.view(1, part.shape[1], -1, decoder.head_dim) for part in projected)
+    if "self_attn.q_norm" in norms:
+        query = rms_norm(query, norms["self_attn.q_norm"], decoder.rms_norm_eps)
+        key = rms_norm(key, norms["self_attn.k_norm"], decoder.rms_norm_eps)
     mixed = functional.scaled_dot_product_attention(
-        _rotate(query, angles),
-        _rotate(key, angles),
-        value,
+        _rotate(query.transpose(1, 2), angles),
+        _rotate(key.transpose(1, 2), angles),
+        value.transpose(1, 2),
         is_causal=True,
         scale=decoder.head_dim**-0.5,
         enable_gqa=True,

@@ -1,10 +1,13 @@
 """Write a W8A8 checkpoint in AutoFP8's layout, layer by layer. Runs in the fp8 environment.
 
-    python -m reproquant.fp8.quantize --source DIR --target DIR --calibration FILE \
-        --rows 16 --row-tokens 512 --activation-scales corrected --fused-scales separate \
-        --activation-scheme static --facts FILE
+    python -m reproquant.fp8.quantize --source DIR --target DIR --unfinished DIR --device cpu \
+        --calibration FILE --form raw --rows 16 --row-tokens 512 --activation-scales corrected \
+        --fused-scales separate --activation-scheme static --facts FILE
 
-At any time one layer's weights and the hidden states of all rows are in memory.
+At any time one layer's weights and one row's hidden state are in memory; the other
+rows' lie on disk. When a run is killed, the same command goes on with the layer
+that it was at (see ``progress``). On standard output is a line for each layer.
+
 The result equals that of passing row after row through the whole model, because
 a Linear's scale depends on its own inputs alone, and they come in the same order.
 
@@ -17,34 +20,43 @@ not quantized is copied in the dtype that it has.
 The modes stand in config.json under ``reproquant``, beside the quantization_config that
 engines read. With activation scheme ``dynamic`` nothing is observed and no input scale written.
 
-It computes on one core. With more, torch's matrix products split their sums
+On a CPU it computes on one core. With more, torch's matrix products split their sums
 otherwise, and input scales (not weights) move by up to several per cent from
-one number of cores to another.
+one number of cores to another. A CUDA device sums otherwise too: weights and their
+scales come out the same, input scales may not.
 """
 
 from __future__ import annotations
 
 import argparse
-import resource
+import hashlib
 import shutil
-import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, get_args
 
 import torch
-from safetensors import safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
-from reproquant.errors import ReproquantError
-from reproquant.files import sha256_file, write_json
-from reproquant.fp8 import decoder
-from reproquant.fp8.calibrate import ObservedLinears, token_rows
+from reproquant.files import digest_of, write_json
+from reproquant.fp8 import decoder, options
+from reproquant.fp8.calibrate import ObservedLinears
+from reproquant.fp8.device import described, prepared
+from reproquant.fp8.facts import facts
+from reproquant.fp8.progress import (
+    Progress,
+    in_words,
+    line,
+    read_states,
+    states_file,
+    taken_over,
+    write_states,
+)
 from reproquant.fp8.scales import Fusion, Mode, Quantized, Scheme, quantize_together
-from reproquant.fp8.source import INPUT_GROUPS, LINEARS, NORMS, Source
+from reproquant.fp8.shards import bytes_of, read, read_rows, write
+from reproquant.fp8.source import INPUT_GROUPS, LINEARS, Source, headers
 
 WORKING_DTYPE = {"BF16": torch.bfloat16, "F16": torch.float32, "F32": torch.float32}
 # Tokenizer, generation settings, licence: what a checkpoint holds besides weights and config.
@@ -82,85 +94,115 @@ class Modes:
         }
 
 
-class ShardWriter:
-    """Writes one safetensors file per call, then the index; equal tensors give equal bytes."""
+@dataclass(frozen=True)
+class Job:
+    """A checkpoint to make in the folder ``target``, of ``rows``, token ids [rows, row_tokens].
 
-    def __init__(self, directory: Path, shards: int) -> None:
-        self.directory = directory
-        self.shards = shards
-        self.weight_map: dict[str, str] = {}
-        self.total_bytes = 0
-        self._written = 0
-
-    def write(self, tensors: dict[str, Tensor]) -> None:
-        self._written += 1
-        name = f"model-{self._written:05d}-of-{self.shards:05d}.safetensors"
-        save_file(tensors, self.directory / name, metadata={"format": "pt"})
-        self.weight_map |= dict.fromkeys(tensors, name)
-        self.total_bytes += sum(tensor.nbytes for tensor in tensors.values())
-
-    def finish(self) -> None:
-        index = {"metadata": {"total_size": self.total_bytes}, "weight_map": self.weight_map}
-        write_json(self.directory / "model.safetensors.index.json", index)
-
-
-def quantize_checkpoint(source: Source, target: Path, rows: Tensor, modes: Modes) -> dict[str, Any]:
-    """Write ``source`` as W8A8 into the folder ``target``; ``rows`` are token ids [rows, row_tokens].
-
-    There are none to observe with ``dynamic`` scales.
-
-    Shards: the embedding, one for each layer, and what comes after the layers.
-    Returns the bytes written and the smallest, median and largest scale of
-    weights and inputs.
+    ``unfinished`` is a folder for what a killed run is continued with.
     """
-    shards = ShardWriter(target, shards=source.decoder.layers + 2)
-    dtype = WORKING_DTYPE[source.dtype]
-    angles = decoder.rotary(source.decoder, rows.shape[1], dtype)
-    hidden = _embed(source, rows, dtype, shards)
-    scales: dict[str, list[float]] = {"weight_scale": [], "input_scale": []}
-    for index in range(source.decoder.layers):
-        started = time.monotonic()
-        tensors, observed = _quantize_layer(source, index, dtype, modes)
-        norms = {name: tensors[f"model.layers.{index}.{name}.weight"].to(dtype) for name in NORMS}
-        for row, state in enumerate(hidden):
-            hidden[row] = decoder.layer(state, source.decoder, norms, observed, angles)
-        for name, scale in observed.input_scales().items():
-            tensors[f"model.layers.{index}.{name}.input_scale"] = scale
-        for kind, values in scales.items():
-            values += [tensor.item() for name, tensor in tensors.items() if name.endswith(kind)]
-        shards.write(tensors)
-        _say(f"layer {index + 1} of {source.decoder.layers}: {time.monotonic() - started:.1f} s")
-    shards.write(dict(_load(source, _after_layers(source))))
-    shards.finish()
-    _copy_companions(source, target, modes)
-    spreads = {kind: _spread(values) for kind, values in scales.items() if values}
-    return {"bytes": shards.total_bytes, **spreads}
+
+    source: Source
+    target: Path
+    unfinished: Path
+    rows: Tensor
+    modes: Modes
+    device: torch.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What is computed in."""
+        return WORKING_DTYPE[self.source.dtype]
+
+    @property
+    def digest(self) -> str:
+        """Of what the result depends on besides the bytes of the weights."""
+        tensors = {name: [t.dtype, t.shape, t.bytes] for name, t in self.source.tensors.items()}
+        rows = hashlib.sha256(bytes_of(self.rows)).hexdigest()
+        where = [torch.__version__, described(self.device)]
+        return digest_of([self.source.config, tensors, rows, self.rows.shape, asdict(self.modes), where])
+
+    def shard(self, number: int) -> str:
+        """The name of a shard: 1 is the embedding, then one for each layer, then what comes after them."""
+        return f"model-{number:05d}-of-{self.source.decoder.layers + 2:05d}.safetensors"
+
+    def states(self, layer: int) -> Iterator[Tensor]:
+        """The hidden states [1, row_tokens, hidden] that go into a layer, row by row, on the device."""
+        count, tokens = self.rows.shape
+        file = states_file(self.unfinished, layer)
+        for state in read_states(file, count, (1, tokens, self.source.decoder.hidden), self.dtype):
+            yield state.to(self.device)
 
 
-def _embed(source: Source, rows: Tensor, dtype: torch.dtype, shards: ShardWriter) -> list[Tensor]:
-    """Copy the embedding and look the rows up in it: a hidden state [1, row_tokens, hidden] for each."""
-    tensors = dict(_load(source, [EMBEDDING]))
-    shards.write(tensors)
-    return [tensors[EMBEDDING][row].to(dtype)[None] for row in rows]
+def quantize_checkpoint(job: Job) -> int:
+    """Make the checkpoint, or go on making it; returns how many layers a killed run had finished."""
+    progress = taken_over(job.unfinished, job.target, job.digest)
+    layers, before = job.source.decoder.layers, progress.layers
+    if before:
+        _say(f"going on at layer {before + 1} of {layers}")
+    else:
+        _start(job, progress)
+    started = time.monotonic()
+    for index in range(before, layers):
+        _finish_layer(job, index, progress)
+        _say(line(index + 1, layers, (time.monotonic() - started) / (index + 1 - before)))
+    last = {name: job.source.tensors[name] for name in _after_layers(job.source)}
+    write(job.target / job.shard(layers + 2), last)
+    _write_index(job.target)
+    _copy_companions(job.source, job.target, job.modes)
+    return before
 
 
-def _quantize_layer(
-    source: Source, index: int, dtype: torch.dtype, modes: Modes
-) -> tuple[dict[str, Tensor], ObservedLinears]:
+def _start(job: Job, progress: Progress) -> None:
+    """Copy the embedding and look the rows up in it."""
+    embedding = job.source.tensors[EMBEDDING]
+    progress.shards[job.shard(1)] = write(job.target / job.shard(1), {EMBEDDING: embedding})
+    found = (read_rows(embedding, row).to(job.dtype)[None] for row in job.rows)
+    progress.states = write_states(states_file(job.unfinished, 0), found)
+    progress.save(job.unfinished)
+
+
+def _finish_layer(job: Job, index: int, progress: Progress) -> None:
+    """Quantize a layer, pass all rows through it, and write what came of both."""
+    tensors, observed = _quantize_layer(job, index)
+    norms = {
+        name: tensors[f"model.layers.{index}.{name}.weight"].to(job.device, job.dtype)
+        for name in job.source.decoder.norms
+    }
+    angles = decoder.rotary(job.source.decoder, job.rows.shape[1], job.dtype)
+    angles = angles[0].to(job.device), angles[1].to(job.device)
+    passed = (
+        decoder.layer(state, job.source.decoder, norms, observed, angles) for state in job.states(index)
+    )
+    progress.states = write_states(states_file(job.unfinished, index + 1), passed)
+    for name, scale in observed.input_scales().items():
+        tensors[f"model.layers.{index}.{name}.input_scale"] = scale
+    shard = job.shard(index + 2)
+    progress.shards[shard] = write(job.target / shard, tensors)
+    progress.layers = index + 1
+    progress.save(job.unfinished)
+
+
+def _quantize_layer(job: Job, index: int) -> tuple[dict[str, Tensor], ObservedLinears]:
     """The layer's tensors as they are stored, still without input scales, and its Linears for calibration."""
     prefix = f"model.layers.{index}."
+    stored = job.source.tensors
     quantized = {f"{prefix}{linear}.weight" for linear in LINEARS}
-    tensors = dict(_load(source, [name for name in source.layer(index) if name not in quantized]))
+    tensors = {name: read(stored[name]) for name in job.source.layer(index) if name not in quantized}
     weights: dict[str, Quantized] = {}
-    for group in modes.together:
+    for group in job.modes.together:
         names = [f"{prefix}{linear}.weight" for linear in group]
-        originals = [tensor.to(dtype) for _, tensor in _load(source, names)]
+        originals = [read(stored[name]).to(job.device, job.dtype) for name in names]
         weights |= zip(group, quantize_together(originals, " or ".join(names)), strict=True)
     for linear, (codes, scale) in weights.items():
         tensors[f"{prefix}{linear}.weight"] = codes
         tensors[f"{prefix}{linear}.weight_scale"] = scale
-    biases = {name: tensors[key].to(dtype) for name in LINEARS if (key := f"{prefix}{name}.bias") in tensors}
-    return tensors, ObservedLinears(weights, biases, dtype, modes.activation_scales, where=f"layer {index}")
+    biases = {
+        name: tensors[key].to(job.device, job.dtype)
+        for name in LINEARS
+        if (key := f"{prefix}{name}.bias") in tensors
+    }
+    mode = job.modes.activation_scales
+    return tensors, ObservedLinears(weights, biases, job.dtype, mode, where=f"layer {index}")
 
 
 def _after_layers(source: Source) -> list[str]:
@@ -170,11 +212,13 @@ def _after_layers(source: Source) -> list[str]:
     )
 
 
-def _load(source: Source, names: Sequence[str]) -> Iterator[tuple[str, Tensor]]:
-    """Tensors one by one; each is copied out of the file's mapping, which would else stay resident."""
-    for name in names:
-        with safe_open(source.tensors[name].file, framework="pt") as file:
-            yield name, file.get_tensor(name).clone()
+def _write_index(target: Path) -> None:
+    tensors = headers(target)
+    index = {
+        "metadata": {"total_size": sum(tensor.bytes for tensor in tensors.values())},
+        "weight_map": {name: tensor.file.name for name, tensor in sorted(tensors.items())},
+    }
+    write_json(target / "model.safetensors.index.json", index)
 
 
 def _copy_companions(source: Source, target: Path, modes: Modes) -> None:
@@ -185,71 +229,46 @@ def _copy_companions(source: Source, target: Path, modes: Modes) -> None:
                 shutil.copyfile(file, target / file.name)
 
 
-def _spread(values: Sequence[float]) -> dict[str, float]:
-    ordered = sorted(values)
-    return {"min": ordered[0], "median": ordered[len(ordered) // 2], "max": ordered[-1]}
+def _say(words: str) -> None:
+    print(words, flush=True)
 
 
-def _say(line: str) -> None:
-    print(line, flush=True)
-
-
-def run(arguments: argparse.Namespace) -> None:
+def quantize(arguments: argparse.Namespace) -> None:
     """Refuse what can't be done, then quantize and write the facts."""
     started = time.monotonic()
-    torch.set_num_threads(1)
+    device = prepared(arguments.device)
     source = Source.load(arguments.source)
     modes = Modes(arguments.activation_scales, arguments.fused_scales, arguments.activation_scheme)
-    wanted = arguments.rows if modes.observing else 0
-    tokenizer = source.directory / "tokenizer.json"
-    rows = token_rows(tokenizer, arguments.calibration, wanted, arguments.row_tokens)
-    arguments.target.mkdir(parents=True, exist_ok=True)
+    rows = options.observed(arguments)
+    job = Job(source, arguments.target, arguments.unfinished, rows, modes, device)
     _say(
-        f"quantizing {source.decoder.layers} layers, {source.bytes / 1e6:.0f} MB, {source.dtype}; "
-        f"observing {wanted} rows of {arguments.row_tokens} tokens; {', '.join(asdict(modes).values())}"
+        f"quantizing {source.decoder.layers} layers, {source.bytes / 1e6:.0f} MB, {source.dtype}, on "
+        f"{described(device)}; observing {len(rows)} rows of {arguments.row_tokens} tokens; "
+        f"{', '.join(asdict(modes).values())}"
     )
     with torch.inference_mode():
-        written = quantize_checkpoint(source, arguments.target, rows, modes)
-    write_json(
-        arguments.facts,
-        {
-            **written,
-            "layers": source.decoder.layers,
-            "linears": source.decoder.layers * len(LINEARS),
-            "source_bytes": source.bytes,
-            "source_dtype": source.dtype,
-            "working_dtype": str(WORKING_DTYPE[source.dtype]).removeprefix("torch."),
-            **asdict(modes),
-            "calibration": {
-                "rows": wanted,
-                "row_tokens": arguments.row_tokens,
-                "text_sha256": sha256_file(arguments.calibration),
-            },
-            "torch": torch.__version__,
-            "cpu_instructions": torch.backends.cpu.get_cpu_capability(),
-            "seconds": round(time.monotonic() - started, 1),
-            "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-        },
-    )
-    _say(f"wrote {written['bytes'] / 1e6:.0f} MB in {time.monotonic() - started:.0f} s")
+        continued = quantize_checkpoint(job)
+    made = {
+        "backend": "native",
+        **asdict(modes),
+        "working_dtype": str(job.dtype).removeprefix("torch."),
+        "device": described(device),
+        "layers_of_a_killed_run": continued,
+    }
+    told = facts(source, job.target, options.calibration_of(arguments), rows, started)
+    write_json(arguments.facts, {**told, **made})
+    _say(f"wrote {told['bytes'] / 1e6:.0f} MB in {in_words(told['seconds'])}")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--source", type=Path, required=True, help="a Hugging Face checkpoint")
-    parser.add_argument("--target", type=Path, required=True, help="folder for the new checkpoint")
-    parser.add_argument("--calibration", type=Path, required=True, help="a UTF-8 text")
-    parser.add_argument("--rows", type=int, required=True)
-    parser.add_argument("--row-tokens", type=int, required=True)
+    parser = options.parser(__doc__.splitlines()[0])
+    parser.add_argument(
+        "--unfinished", type=Path, required=True, help="folder for what a killed run is continued with"
+    )
+    parser.add_argument("--device", choices=("cpu", "cuda"), required=True)
     parser.add_argument("--activation-scales", choices=get_args(Mode), required=True)
     parser.add_argument("--fused-scales", choices=get_args(Fusion), required=True)
-    parser.add_argument("--activation-scheme", choices=get_args(Scheme), required=True)
-    parser.add_argument("--facts", type=Path, required=True, help="JSON file for what was done")
-    try:
-        run(parser.parse_args())
-    except ReproquantError as error:
-        print(error, file=sys.stderr)
-        sys.exit(2)
+    options.run(parser, quantize)
 
 
 if __name__ == "__main__":

@@ -47,7 +47,7 @@ def quantize(values: Tensor, where: str) -> Quantized:
             where, f"it holds a value that is {amax.item()}", "check the checkpoint; it may be damaged"
         )
     inverse = amax.clamp(min=SMALLEST_AMAX).reciprocal() * FP8_MAX
-    codes = (values * inverse).clamp(min=-FP8_MAX, max=FP8_MAX).to(torch.float8_e4m3fn)
+    codes = (values * inverse).clamp_(min=-FP8_MAX, max=FP8_MAX).to(torch.float8_e4m3fn)
     return Quantized(codes, inverse.float().reciprocal())
 
 

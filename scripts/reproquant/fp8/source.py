@@ -17,7 +17,7 @@ from typing import Any
 from reproquant.errors import FormatError
 from reproquant.files import read_json
 
-ARCHITECTURES = ("LlamaForCausalLM", "Qwen2ForCausalLM")
+ARCHITECTURES = ("LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 DTYPES = ("BF16", "F16", "F32")
 
 # The Linears of a decoder layer, grouped by the input that they share.
@@ -29,6 +29,8 @@ INPUT_GROUPS: tuple[tuple[str, ...], ...] = (
 )
 LINEARS = tuple(name for group in INPUT_GROUPS for name in group)
 NORMS = ("input_layernorm", "post_attention_layernorm")
+# Qwen3 norms every head of queries and keys.
+HEAD_NORMS = ("self_attn.q_norm", "self_attn.k_norm")
 
 _DENSE = f"quantize a dense model of one of these architectures: {', '.join(ARCHITECTURES)}"
 _WHOLE = "fetch or make the checkpoint again"
@@ -36,7 +38,7 @@ _WHOLE = "fetch or make the checkpoint again"
 
 @dataclass(frozen=True)
 class Decoder:
-    """The sizes and constants of a Llama or Qwen2 decoder, from config.json."""
+    """The sizes and constants of a Llama, Qwen2 or Qwen3 decoder, from config.json."""
 
     layers: int
     hidden: int
@@ -46,6 +48,7 @@ class Decoder:
     head_dim: int
     rms_norm_eps: float
     rope_theta: float
+    norms: tuple[str, ...]
 
     @classmethod
     def from_config(cls, config: dict[str, Any], where: Path) -> Decoder:
@@ -62,6 +65,7 @@ class Decoder:
             head_dim=config.get("head_dim") or config["hidden_size"] // heads,
             rms_norm_eps=config.get("rms_norm_eps", 1e-6),
             rope_theta=float(config.get("rope_theta") or rope.get("rope_theta") or 10000.0),
+            norms=NORMS + (HEAD_NORMS if config["architectures"][0] == "Qwen3ForCausalLM" else ()),
         )
 
     def linear_shape(self, name: str) -> tuple[int, int]:
@@ -80,11 +84,12 @@ class Decoder:
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """Where a tensor lies and what its file's header says of it."""
+    """Where a tensor's bytes lie, from the file's beginning, and what the header says of them."""
 
     file: Path
     dtype: str
     shape: tuple[int, ...]
+    offset: int
     bytes: int
 
 
@@ -102,7 +107,7 @@ class Source:
         """Read config.json and all headers.
 
         Raises FormatError for a mixture of experts, a checkpoint that is
-        quantized already, an architecture other than Llama's and Qwen2's, rope
+        quantized already, an architecture other than Llama's, Qwen2's and Qwen3's, rope
         scaling, sliding windows, a dtype other than bfloat16, float16 or
         float32, Linears of several dtypes, and missing or surplus tensors.
         """
@@ -193,7 +198,8 @@ def _header(file: Path) -> dict[str, StoredTensor]:
     tensors = {}
     for name, entry in entries.items():
         begin, end = entry["data_offsets"]
-        tensors[name] = StoredTensor(file, entry["dtype"], tuple(entry["shape"]), end - begin)
+        shape = tuple(entry["shape"])
+        tensors[name] = StoredTensor(file, entry["dtype"], shape, 8 + length + begin, end - begin)
     if file.stat().st_size != 8 + length + sum(tensor.bytes for tensor in tensors.values()):
         raise FormatError(file, "it is shorter or longer than its header says", _WHOLE)
     return tensors
@@ -217,8 +223,9 @@ def _refuse_other_tensors(source: Source) -> None:
         for name in LINEARS:
             shapes[f"model.layers.{layer}.{name}.weight"] = decoder.linear_shape(name)
             biases.add(f"model.layers.{layer}.{name}.bias")
-        for name in NORMS:
-            shapes[f"model.layers.{layer}.{name}.weight"] = (decoder.hidden,)
+        for name in decoder.norms:
+            length = decoder.head_dim if name in HEAD_NORMS else decoder.hidden
+            shapes[f"model.layers.{layer}.{name}.weight"] = (length,)
     for name, shape in shapes.items():
         found = source.tensors.get(name)
         if found is None or found.shape != shape:

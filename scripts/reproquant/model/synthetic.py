@@ -10,6 +10,7 @@ import hashlib
 import json
 import math
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import NormalDist
 from typing import Any, BinaryIO
@@ -29,7 +30,8 @@ Tensor = tuple[str, tuple[int, ...]]
 BFLOAT16_BYTES = 2
 BFLOAT16_ONE = 0x3F80
 SHARD_BYTES = 4_000_000_000
-CHUNK_VALUES = 1 << 24
+CHUNK_VALUES = 1 << 22
+THREADS = 4
 DEVIATION = 0.02  # initializer_range of Qwen2's config.json; a forward stays finite
 NOTE = (
     "Random weights (seed {seed}, normal, standard deviation {deviation}): the shape is Qwen2's, the values "
@@ -42,7 +44,7 @@ def make(spec: SyntheticModel, tokenizer_gguf: Path, target: Path) -> dict[str, 
     """Write a bfloat16 checkpoint of the spec's shape into ``target`` and return the manifest's ``source``.
 
     A tensor's values depend on the seed and its name alone: not on the shape of
-    others, the sharding or the numpy version. ``tokenizer_gguf`` is
+    others, the sharding, the threads or the numpy version. ``tokenizer_gguf`` is
     ``models/ggml-vocab-qwen2.gguf`` of llama.cpp's source. Memory stays under
     1 GB whatever the shape. Raises StudyError if the sizes don't fit together, FormatError if
     the GGUF holds no Qwen2 vocabulary.
@@ -135,7 +137,10 @@ def tensors(shape: Shape) -> list[Tensor]:
 
 
 def write_weights(shape: Shape, seed: int, target: Path, shard_bytes: int = SHARD_BYTES) -> None:
-    """Write all weights, in shards of at most ``shard_bytes`` unless one tensor alone is larger."""
+    """Write all weights, in shards of at most ``shard_bytes`` unless one tensor alone is larger.
+
+    Some shards are written at a time: numpy draws numbers and looks them up without Python's lock.
+    """
     shards: list[list[Tensor]] = [[]]
     for tensor in tensors(shape):
         if shards[-1] and _bytes([*shards[-1], tensor]) > shard_bytes:
@@ -144,8 +149,12 @@ def write_weights(shape: Shape, seed: int, target: Path, shard_bytes: int = SHAR
     if len(shards) == 1:
         return _write_shard(target / "model.safetensors", shards[0], seed)
     names = [f"model-{number:05}-of-{len(shards):05}.safetensors" for number in range(1, len(shards) + 1)]
-    for name, shard in zip(names, shards, strict=True):
-        _write_shard(target / name, shard, seed)
+    with ThreadPoolExecutor(THREADS) as pool:
+        for written in [
+            pool.submit(_write_shard, target / name, shard, seed)
+            for name, shard in zip(names, shards, strict=True)
+        ]:
+            written.result()
     index = {tensor: name for name, shard in zip(names, shards, strict=True) for tensor, _ in shard}
     total = sum(_bytes(shard) for shard in shards)
     write_json(
@@ -175,7 +184,7 @@ def _write_values(file: BinaryIO, name: str, count: int, seed: int, quantiles: B
         file.write(np.full(count, BFLOAT16_ONE, dtype="<u2").tobytes())
         return
     for chunk in random_values(name, count, seed, quantiles):
-        file.write(chunk.astype("<u2", copy=False).tobytes())
+        file.write(chunk.astype("<u2", copy=False).data)
 
 
 def random_values(name: str, count: int, seed: int, quantiles: Bits) -> Iterator[Bits]:

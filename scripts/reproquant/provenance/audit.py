@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from reproquant.errors import StudyError
-from reproquant.provenance import chain, contents
+from reproquant.provenance import chain, contents, published
 from reproquant.provenance.digests import Digests, Progress
 from reproquant.provenance.evidence import Evidence, read_root
 from reproquant.provenance.findings import Finding, Kind, Remedies
@@ -26,6 +26,7 @@ CHECKS = (
     contents.numbers,
     chain.stale,
 )
+OF_THIS_MACHINE = (contents.environments, contents.external_environments)
 
 
 def audit(
@@ -38,17 +39,28 @@ def audit(
 
     ``digests`` does the hashing; a file that it is told to trust isn't read.
     Without ``environments`` neither the store nor an external Python is looked at:
-    results that came from another machine can be checked as well.
+    results that came from another machine can be checked as well. Of published results
+    that is never done, their recipes aren't compared with today's checkout, and what they
+    withhold isn't missing.
     """
     remedies = Remedies(results.name)
     study = _study(results, digests, remedies)
     if isinstance(study, Finding):
         return [study]
     evidence = Evidence.gather(results, study, digests)
+    is_published = published.publication(results) is not None
+    environments = environments and not is_published
     paths = contents.of_results(evidence) | (contents.of_environments(evidence) if environments else set())
     digests.hash_all(paths, progress)
-    checks = (*CHECKS, contents.environments, contents.external_environments) if environments else CHECKS
-    return [finding for check in checks for finding in check(evidence, remedies)]
+    checks = (*CHECKS, *OF_THIS_MACHINE) if environments else CHECKS
+    withheld = published.absent(evidence)
+    return [
+        finding
+        for check in checks
+        if not (is_published and check is chain.stale)
+        for finding in check(evidence, remedies)
+        if not (finding.kind is Kind.MISSING and finding.file in withheld)
+    ]
 
 
 def _study(results: Path, digests: Digests, remedies: Remedies) -> Study | Finding:

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from reproquant.provenance import installed
 from reproquant.provenance.artifacts import Artifact, artifacts
 from reproquant.provenance.digests import Digests
-from reproquant.provenance.record import Record
+from reproquant.provenance.record import Program, Record
 from reproquant.provenance.root import NAME, Root, parse
 from reproquant.study import Study
 
@@ -49,6 +49,17 @@ class Read:
         """When the stage started and ended."""
         metadata = self._whole.predicate.runDetails.metadata
         return metadata.startedOn, metadata.finishedOn
+
+    @property
+    def programs(self) -> list[Program]:
+        """The outside programs that the stage ran."""
+        return self._whole.predicate.runDetails.metadata.programs
+
+    @property
+    def answered(self) -> bool:
+        """Whether the store had the result already."""
+        stored = self._whole.predicate.buildDefinition.internalParameters.get("stored")
+        return bool(stored and stored["answered"])
 
     @property
     def _whole(self) -> Record:

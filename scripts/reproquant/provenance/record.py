@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from reproquant import __version__
+from reproquant import __version__, process
 from reproquant.files import read_json, repository, sha256_file
 
 STATEMENT = "https://in-toto.io/Statement/v1"
@@ -59,9 +59,18 @@ class Builder(Part):
     id: str
 
 
+class Program(Part):
+    """An outside program that the stage ran, such as a compiler or a server."""
+
+    name: str
+    startedOn: str
+    finishedOn: str
+
+
 class Metadata(Part):
     startedOn: str
     finishedOn: str
+    programs: list[Program] = []
 
 
 class RunDetails(Part):
@@ -114,7 +123,8 @@ def compose(
 
     ``outputs`` come with their sha256; an input's is taken from its own record
     where it has one. ``stored`` is the key in the store of results and, if the
-    stage was answered from there, when the result was made.
+    stage was answered from there, when the result was made. The outside programs are those that
+    this process has run.
     """
     record = Record(
         type=STATEMENT,
@@ -136,7 +146,18 @@ def compose(
             ),
             runDetails=RunDetails(
                 builder=Builder(id=f"urn:reproquant:{__version__}"),
-                metadata=Metadata(startedOn=started, finishedOn=finished),
+                metadata=Metadata(
+                    startedOn=started,
+                    finishedOn=finished,
+                    programs=[
+                        Program(
+                            name=program.name,
+                            startedOn=program.started,
+                            finishedOn=program.finished or finished,
+                        )
+                        for program in process.PROGRAMS.values()
+                    ],
+                ),
             ),
         ),
     )

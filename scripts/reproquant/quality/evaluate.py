@@ -30,6 +30,7 @@ from reproquant.errors import ReproquantError
 from reproquant.files import sha256_file, write_json
 from reproquant.fp8 import decoder
 from reproquant.fp8.calibrate import token_rows
+from reproquant.fp8.progress import line
 from reproquant.quality import logits
 from reproquant.quality.weights import Activations, Weights
 
@@ -38,12 +39,12 @@ def forward(weights: Weights, chunks: Tensor) -> Iterator[Tensor]:
     """The logits [255, vocabulary] of each chunk's scored positions; ``chunks`` is [chunks, 512]."""
     angles = decoder.rotary(weights.decoder, logits.CHUNK, torch.float32)
     hidden = list(weights.embed(chunks).split(1))
+    started = time.monotonic()
     for index in range(weights.decoder.layers):
-        started = time.monotonic()
         norms, project = weights.norms(index), weights.project(index)
         for chunk, state in enumerate(hidden):
             hidden[chunk] = decoder.layer(state, weights.decoder, norms, project, angles)
-        _say(f"layer {index + 1} of {weights.decoder.layers}: {time.monotonic() - started:.1f} s")
+        _say(line(index + 1, weights.decoder.layers, (time.monotonic() - started) / (index + 1)))
     norm, output = weights.head()
     for state in hidden:
         scored = decoder.rms_norm(state[0, logits.SCORED], norm, weights.decoder.rms_norm_eps)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,12 +22,16 @@ from reproquant.toolchain.llama_cpp import Build
 
 @dataclass(frozen=True)
 class Evaluator:
-    """Where evaluations run: the fp8 environment, the original checkpoint, a folder for scratch files."""
+    """Where evaluations run: the fp8 environment, the original checkpoint, a folder for scratch files.
+
+    ``tell`` gets lines of progress.
+    """
 
     environment: Interpreter
     model: Manifest
     scratch: Path
     log: Path
+    tell: Callable[[str], None]
 
     def original(self, settings: Settings, folder: Path) -> Original:
         """Score the unquantized checkpoint in float32 and write the base file into ``folder``."""
@@ -79,8 +84,10 @@ class Evaluator:
     def fp8_variant(self, name: str, settings: Fp8, base: Path) -> Quality:
         """Make an FP8 checkpoint with other settings, score it like ``fp8``, and throw it away."""
         with TemporaryDirectory(dir=self.scratch) as folder:
-            checkpoint.make(self.model, settings, self.environment, Path(folder), self.log)
-            return self._fp8(name, Path(folder), base, kept=False)
+            made = Path(folder) / "checkpoint"
+            unfinished = Path(folder) / "unfinished"
+            checkpoint.make(self.model, settings, self.environment, made, unfinished, self.log, self.tell)
+            return self._fp8(name, made, base, kept=False)
 
     def _fp8(self, name: str, directory: Path, base: Path, kept: bool) -> Quality:
         facts = self._run("against", directory, base, {"--activations": "quantized"})
@@ -96,5 +103,5 @@ class Evaluator:
         facts = self.scratch / "facts.json"
         words = {"--weights": weights, "--base": base, "--facts": facts, **options}
         flat = [word for pair in words.items() for word in pair]
-        self.environment.run_module("reproquant.quality.evaluate", [command, *flat], self.log)
+        self.environment.run_module("reproquant.quality.evaluate", [command, *flat], self.log, self.tell)
         return dict(read_json(facts))

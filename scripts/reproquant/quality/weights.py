@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Literal
 
 import torch
-from safetensors import safe_open
 from torch import Tensor
 from torch.nn import functional
 
@@ -20,7 +19,8 @@ from reproquant.errors import FormatError
 from reproquant.files import read_json
 from reproquant.fp8.decoder import Project
 from reproquant.fp8.scales import FP8_MAX, SMALLEST_AMAX
-from reproquant.fp8.source import INPUT_GROUPS, LINEARS, NORMS, Decoder, StoredTensor, headers
+from reproquant.fp8.shards import read
+from reproquant.fp8.source import INPUT_GROUPS, LINEARS, Decoder, StoredTensor, headers
 
 Activations = Literal["float", "quantized"]
 EMBEDDING, FINAL_NORM, HEAD = "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"
@@ -66,9 +66,8 @@ class Weights:
         return cls(decoder, tensors, bool(config.get("tie_word_embeddings")), scheme, activations)
 
     def tensor(self, name: str) -> Tensor:
-        """A tensor as it is stored, copied out of the file's mapping."""
-        with safe_open(self.tensors[name].file, framework="pt") as file:
-            return file.get_tensor(name).clone()
+        """A tensor as it is stored."""
+        return read(self.tensors[name])
 
     def embed(self, tokens: Tensor) -> Tensor:
         """The embeddings of token ids, [..., hidden]."""
@@ -79,7 +78,9 @@ class Weights:
         return self.tensors[EMBEDDING].shape[0]
 
     def norms(self, layer: int) -> dict[str, Tensor]:
-        return {name: self.tensor(f"model.layers.{layer}.{name}.weight").float() for name in NORMS}
+        return {
+            name: self.tensor(f"model.layers.{layer}.{name}.weight").float() for name in self.decoder.norms
+        }
 
     def head(self) -> tuple[Tensor, Tensor]:
         """The final norm's weight [hidden] and the output matrix [vocabulary, hidden]."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +28,26 @@ class Interpreter(ABC):
         """``describe``, and what takes longer to find out."""
         return self.describe()
 
-    def run(self, words: Sequence[object], log: Path, variables: Mapping[str, str] | None = None) -> None:
+    def run(
+        self,
+        words: Sequence[object],
+        log: Path,
+        variables: Mapping[str, str] | None = None,
+        tell: Callable[[str], None] | None = None,
+    ) -> None:
         """Run the interpreter with these words, to its end, without a user's own site-packages.
 
-        Raises ToolError with the last lines of its output if it fails.
+        ``tell`` gets what it writes to its standard output, line by line. Raises
+        ToolError with the last lines of the log if it fails.
         """
-        process.run([self.python, *words], log, {**ISOLATED, **(variables or {})})
+        process.run([self.python, *words], log, {**ISOLATED, **(variables or {})}, tell=tell)
 
-    def run_module(self, module: str, arguments: Sequence[object], log: Path) -> None:
-        """Run a module of this project to its end; raises ToolError as ``run`` does."""
-        self.run(["-m", module, *arguments], log, {"PYTHONPATH": str(repository() / "scripts")})
+    def run_module(
+        self,
+        module: str,
+        arguments: Sequence[object],
+        log: Path,
+        tell: Callable[[str], None] | None = None,
+    ) -> None:
+        """Run a module of this project to its end, as ``run`` does."""
+        self.run(["-m", module, *arguments], log, {"PYTHONPATH": str(repository() / "scripts")}, tell)

