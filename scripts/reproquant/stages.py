@@ -148,7 +148,11 @@ MEASURING = Stage(
     slice=_bench,
     locks=_bench_locks,
     files=_bench_files,
-    modules=("reproquant.machine.copy_on_gpu", "reproquant.machine.copy_on_cpu"),
+    modules=(
+        "reproquant.engines.in_vllm.latency",
+        "reproquant.machine.copy_on_gpu",
+        "reproquant.machine.copy_on_cpu",
+    ),
     packages=("aiohttp", "gguf", "numpy", "nvidia-ml-py", "psutil"),
     kept="by recipe and machine",
 )
