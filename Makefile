@@ -57,5 +57,8 @@ clean:
 	@command -v chromium >/dev/null || command -v google-chrome >/dev/null \
 	  || { test "$$(id -u)" = 0 && apt-get update -qq && apt-get install -y -qq chromium >/dev/null; } \
 	  || { echo "error: the report is tested in a real browser; do: apt-get install chromium"; exit 2; }
+	@command -v podman >/dev/null \
+	  || { test "$$(id -u)" = 0 && apt-get update -qq && apt-get install -y -qq podman runc >/dev/null; } \
+	  || echo "no podman: the tests that run containers will be skipped; do: apt-get install podman"
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r envs/dev.lock
 	touch $@

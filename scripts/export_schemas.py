@@ -1,4 +1,4 @@
-"""Write the schemas of study, measurement and record files (`make schemas`); a test holds them equal."""
+"""Write the schemas of study, measurements and records (`make schemas`); a test holds them equal."""
 
 from pathlib import Path
 
@@ -6,6 +6,7 @@ import typer
 from pydantic import BaseModel
 
 from reproquant.bench.measurement import Measurement
+from reproquant.bench.telemetry import Telemetry
 from reproquant.files import repository, write_json
 from reproquant.provenance.record import Record
 from reproquant.study import Study
@@ -13,6 +14,7 @@ from reproquant.study import Study
 SCHEMAS: dict[str, type[BaseModel]] = {
     "study.schema.json": Study,
     "bench.schema.json": Measurement,
+    "telemetry.schema.json": Telemetry,
     "record.schema.json": Record,
 }
 

@@ -57,7 +57,7 @@ else:
 def write(tar: Path) -> None:
     """Write the image's files as a tar that ``podman import`` and ``docker import`` take."""
     root = tar.with_suffix(".root")
-    for folder in ("tmp", "etc", "checkpoint", "results"):
+    for folder in ("tmp", "etc", "checkpoint", "results", "program"):
         (root / folder).mkdir(parents=True)
     python = Path(sys.executable).resolve()
     stdlib = Path(os.__file__).parent
@@ -83,7 +83,7 @@ def _install_mock(site: Path) -> None:
     command = site / "vllm/entrypoints/cli"
     command.mkdir(parents=True)
     (command / "main.py").write_text(MAIN)
-    (site / "vllm/__init__.py").touch()
+    (site / "vllm/__init__.py").write_text("LLM = None\n")
     info = site / f"vllm-{VERSION}.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(

@@ -43,6 +43,11 @@ def _model(study: Study) -> Any:
     return study.dump()["model"]
 
 
+def _checkpoint(study: Study, checkpoint: str) -> Any:
+    settings = study.dump()["checkpoints"][checkpoint]
+    return {key: settings[key] for key in ("source", settings["source"])}
+
+
 def _llama_cpp(study: Study) -> Any:
     return study.dump()["llama_cpp"]
 
@@ -74,13 +79,19 @@ def _container(study: Study) -> dict[str, Any]:
 
 
 def _environment(study: Study, environment: str) -> Any:
-    """A container's artifact names the tool that was asked."""
+    """For a container how it is run, which its artifact tells, and the vLLM that must be in it."""
     of_vllm = environment == study.environments.name("vllm")
-    return {"name": environment, **_container(study)} if of_vllm and _container(study) else environment
+    if not (of_vllm and _container(study)):
+        return environment
+    return {"name": environment, **_container(study), "vllm": study.vllm.version}
 
 
 def _bench_locks(study: Study, subject: str) -> tuple[str, ...]:
     return (study.environments.name("vllm"),) if study.subject(subject).engine == "vllm" else ()
+
+
+def _bench_files(study: Study, subject: str) -> tuple[str, ...]:
+    return (study.benchmark.prompt, *(FP8_PLUGIN if study.subject(subject).emulated else ()))
 
 
 def _evaluated(study: Study, artifact: str) -> Any:
@@ -96,6 +107,18 @@ def _evaluation_files(study: Study, artifact: str) -> tuple[str, ...]:
 def _report(study: Study) -> Any:
     return study.dump()
 
+
+FP8_PLUGIN = tuple(
+    f"workflow/plugins/fp8_emulated/{name}"
+    for name in (
+        "reproquant_fp8_emulated/__init__.py",
+        "reproquant_fp8_emulated/arithmetic.py",
+        "reproquant_fp8_emulated/method.py",
+        "reproquant_fp8_emulated-1.0.dist-info/METADATA",
+        "reproquant_fp8_emulated-1.0.dist-info/entry_points.txt",
+    )
+)
+"""All of the plugin that an emulated subject's server loads."""
 
 REPORT_FILES = tuple(
     f"workflow/report/{name}"
@@ -124,8 +147,12 @@ CLAIMS_FILES = (
 MEASURING = Stage(
     slice=_bench,
     locks=_bench_locks,
-    files=lambda study, subject: (study.benchmark.prompt,),
-    modules=("reproquant.machine.copy_on_gpu", "reproquant.machine.copy_on_cpu"),
+    files=_bench_files,
+    modules=(
+        "reproquant.engines.in_vllm.latency",
+        "reproquant.machine.copy_on_gpu",
+        "reproquant.machine.copy_on_cpu",
+    ),
     packages=("aiohttp", "gguf", "numpy", "nvidia-ml-py", "psutil"),
     kept="by recipe and machine",
 )
@@ -137,6 +164,7 @@ STAGES = {
     "build_llama_cpp": Stage(slice=_llama_cpp),
     "prove_cuda": Stage(slice=lambda study: _llama_cpp(study)["cuda_architectures"]),
     "fetch_model": Stage(slice=_model, packages=("gguf", "huggingface-hub", "numpy", "safetensors")),
+    "fetch_checkpoint": Stage(slice=_checkpoint, packages=("huggingface-hub",)),
     "convert_gguf": Stage(
         slice=lambda study: study.model.name,
         locks=lambda study: (study.environments.name("converter"),),

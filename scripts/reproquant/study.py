@@ -24,6 +24,7 @@ from pydantic import (
     StringConstraints,
     Tag,
     ValidationError,
+    field_validator,
     model_validator,
 )
 
@@ -36,6 +37,7 @@ Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 Commit = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{40}$")]
 ExactVersion = Annotated[str, StringConstraints(pattern=r"^\d+(\.\d+)*([.+-]?[A-Za-z]+[A-Za-z0-9.]*)?$")]
 PositiveInt = Annotated[int, Field(gt=0)]
+CheckpointName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9.-]*$")]
 QuantType = Annotated[str, StringConstraints(pattern=r"^(I?Q\d_[A-Z0-9_]+|BF16|F32)$")]
 
 
@@ -108,6 +110,20 @@ class Model(Section):
 
     @property
     def spec(self) -> HubModel | LocalModel | EmbeddedModel | SyntheticModel:
+        """The section that ``source`` picks."""
+        return getattr(self, self.source)
+
+
+class Checkpoint(Section):
+    """A checkpoint that somebody else has quantized, for subjects whose ``artifact`` is its name."""
+
+    quantization: Slug = Field(description="vLLM's name for how it is quantized, such as gptq")
+    source: Literal["hub", "local"]
+    hub: HubModel | None = None
+    local: LocalModel | None = None
+
+    @property
+    def spec(self) -> HubModel | LocalModel:
         """The section that ``source`` picks."""
         return getattr(self, self.source)
 
@@ -435,15 +451,31 @@ class Subject(Section):
 
     name: Slug
     engine: Literal["llama_cpp", "vllm"]
-    artifact: str = Field(description="checkpoint, fp8, f16 or a GGUF quantization of this study")
+    artifact: str = Field(description="checkpoint, fp8, one of checkpoints, f16 or a GGUF quantization")
     gpus: int = Field(default=0, ge=0)
     split_mode: Literal["none", "layer", "tensor"] = Field(
         default="none", description="llama.cpp on several GPUs"
+    )
+    emulated: bool = Field(
+        default=False,
+        description="vLLM on fp8 without FP8 units: a plugin of this project widens the weights in each "
+        "forward pass; the speed is that of the emulation, so the report doesn't rank it",
     )
     arguments: tuple[str, ...] = ()
     expected: Literal["unsupported"] | None = Field(
         default=None, description="a refusal that is known beforehand; the report says whether it came"
     )
+
+    @field_validator("split_mode", mode="before")
+    @classmethod
+    def _row_is_gone(cls, value: object) -> object:
+        if value == "row":
+            raise ValueError(
+                "row asks for an older llama.cpp: its CUDA code for split buffers was taken out (pull "
+                "request 24216), and a load ends with 'device CUDA0 does not support split buffers'; "
+                "use layer or tensor"
+            )
+        return value
 
 
 class Study(Section):
@@ -451,6 +483,9 @@ class Study(Section):
 
     name: Slug
     model: Model
+    checkpoints: dict[CheckpointName, Checkpoint] = Field(
+        default={}, description="by name; those that no subject serves are dropped"
+    )
     machine: Machine
     llama_cpp: LlamaCpp
     environments: Environments
@@ -493,6 +528,7 @@ class Study(Section):
         for check in (
             _picked_sections,
             _artifacts_exist,
+            _emulated_is_fp8,
             _evaluated_exist,
             _autofp8_can_do_it,
             _baseline_exists,
@@ -543,6 +579,12 @@ class Study(Section):
         for section, kinds in SOURCES.items():
             for kind in set(kinds) - {data[section]["source"]}:
                 data[section].pop(kind, None)
+        served = {subject.artifact for subject in self.subjects}
+        data["checkpoints"] = {
+            name: {key: one[key] for key in ("quantization", "source", one["source"])}
+            for name, one in data["checkpoints"].items()
+            if name in served
+        }
         return type(self).model_validate_json(json.dumps(data))
 
 
@@ -550,6 +592,8 @@ FP8_SETTINGS = {
     key: get_args(Fp8.model_fields[key].annotation)
     for key in ("activation_scales", "fused_scales", "activation_scheme")
 }
+OWN_CHECKPOINTS = ("checkpoint", "fp8")
+"""What vLLM can serve of every study: the model itself and its FP8 checkpoint."""
 SOURCES = {"model": ("hub", "local", "embedded", "synthetic"), "llama_cpp": ("git", "sdist")}
 
 REMEDIES = (
@@ -577,7 +621,11 @@ def _reasons(error: ValidationError) -> str:
     lines = []
     for item in error.errors():
         path = ".".join(str(part) for part in item["loc"] if not str(part).startswith("(")) or "the study"
-        message = "there is no such key" if item["type"] == "extra_forbidden" else item["msg"]
+        own = {
+            "extra_forbidden": "there is no such key",
+            "value_error": str(item.get("ctx", {}).get("error")),
+        }
+        message = own.get(item["type"], item["msg"])
         given = "" if item["type"] in ("missing", "extra_forbidden") else f" (given: {item['input']!r})"
         remedy = next((text for pattern, text in REMEDIES if re.search(pattern, path)), None)
         lines.append(f"{path}: {message}{given}" + (f"; {remedy}" if remedy and given else ""))
@@ -585,7 +633,9 @@ def _reasons(error: ValidationError) -> str:
 
 
 def _picked_sections(study: Study, where: str) -> None:
-    for key, part in (("model", study.model), ("llama_cpp", study.llama_cpp)):
+    parts: dict[str, Model | LlamaCpp | Checkpoint] = {"model": study.model, "llama_cpp": study.llama_cpp}
+    parts |= {f"checkpoints.{name}": one for name, one in study.checkpoints.items()}
+    for key, part in parts.items():
         if part.spec is None:
             raise StudyError(
                 f"{where}: {key}.{part.source}",
@@ -595,7 +645,14 @@ def _picked_sections(study: Study, where: str) -> None:
 
 
 def _artifacts_exist(study: Study, where: str) -> None:
-    known = {"llama_cpp": ("f16", *study.gguf.quantizations), "vllm": ("checkpoint", "fp8")}
+    known = {
+        "llama_cpp": ("f16", *study.gguf.quantizations),
+        "vllm": (*OWN_CHECKPOINTS, *study.checkpoints),
+    }
+    for name in set(study.checkpoints) & {*OWN_CHECKPOINTS, "f16"}:
+        raise StudyError(
+            f"{where}: checkpoints.{name}", "every study has an artifact of that name", "choose another"
+        )
     names = [subject.name for subject in study.subjects]
     for index, subject in enumerate(study.subjects):
         key = f"{where}: subjects.{index}"
@@ -607,7 +664,17 @@ def _artifacts_exist(study: Study, where: str) -> None:
             raise StudyError(
                 f"{key}.artifact",
                 f"{subject.engine} can't serve '{subject.artifact}' here",
-                f"use one of {', '.join(known[subject.engine])}, or add the type to gguf.quantizations",
+                f"use one of {', '.join(known[subject.engine])}, or add to gguf.quantizations or checkpoints",
+            )
+
+
+def _emulated_is_fp8(study: Study, where: str) -> None:
+    for index, subject in enumerate(study.subjects):
+        if subject.emulated and (subject.engine, subject.artifact) != ("vllm", "fp8"):
+            raise StudyError(
+                f"{where}: subjects.{index}.emulated",
+                f"'{subject.name}' is {subject.artifact} in {subject.engine}; only FP8 in vLLM is emulated",
+                "leave the key out, or set engine to vllm and artifact to fp8",
             )
 
 

@@ -48,6 +48,22 @@ def test_a_subject_is_measured_with_exact_counts_and_no_cache_hit(subject: str, 
 
 
 @pytest.mark.parametrize("subject", ["llama-q4km", "vllm-bf16"])
+def test_a_subject_is_watched_and_has_a_ceiling(subject: str, tiny: Checkout) -> None:
+    data = measurement(tiny, subject)
+    assert data["watched"]["host"]["server_cores"] > 0 and data["peak_rss_bytes"] > 1e7
+    assert data["watched"]["not_measured"].keys() >= ({"energy"} if not data["energy"] else set())
+    ceiling = data["ceiling"]
+    assert ceiling["streamed_bytes"] == ceiling["weight_bytes"] + ceiling["kv_bytes"]
+    assert ceiling["unread_bytes"] == 0 and ceiling["share_percent"] > 0
+    telemetry = read_json(tiny.results / f"bench/{subject}.telemetry.json")
+    validate(telemetry, read_json(repository() / "workflow/schemas/telemetry.schema.json"))
+    (span,) = [span for span in telemetry["spans"] if span["what"] == "server"]
+    rounds = [window for window in span["windows"] if window["kind"] == "round"]
+    assert len(rounds) == 3 * 2
+    assert span["time_s"][0] < rounds[0]["start_s"] < rounds[-1]["end_s"] < span["time_s"][-1]
+
+
+@pytest.mark.parametrize("subject", ["llama-q4km", "vllm-bf16"])
 def test_the_server_confirms_the_clients_figures(subject: str, tiny: Checkout) -> None:
     data = measurement(tiny, subject)
     pairs = {(check["what"], check["concurrency"]): check for check in data["checks"]}

@@ -15,7 +15,6 @@ from nvml_replay import play
 from reproquant.bench.measurement import Measurement
 from reproquant.bench.protocol import measure
 from reproquant.bench.telemetry import Telemetry
-from reproquant.engines.base import Plan
 from reproquant.engines.streamed import Streamed
 from reproquant.machine import bandwidth, host
 from reproquant.study import Subject
@@ -29,13 +28,6 @@ class OnCards(MockEngine):
     def __init__(self, weights: int = 1) -> None:
         super().__init__(times_ms=(10.0, 5.0))
         self._weights = weights
-
-    def plan(self, subject: Subject) -> Plan:
-        plan = super().plan(subject)
-        visible = ",".join(map(str, range(subject.gpus)))
-        return Plan(
-            plan.command, {**plan.environment_variables, "CUDA_VISIBLE_DEVICES": visible}, plan.cache_off
-        )
 
     def streamed(self, subject: Subject) -> Streamed:
         return Streamed(self._weights, 0, 0, subject.gpus)

@@ -72,6 +72,7 @@ def words(judged: Judged) -> str:
         ({"of": Q4, "beats": {"engine": "llama_cpp", "artifact": "Q4_K_M"}}, "undecided"),
         ({"refused": {"artifact": "fp8"}}, "reproduced"),
         ({"refused": {"artifact": "f16"}}, "contradicted"),
+        ({"refused": {"artifact": "fp8", "emulated": True}}, "not measured"),
         ({"of": FP8, "about": 8}, "not measured"),
         ({"of": Q4, "beats": {"name": "vllm-gptq-int4"}}, "not measured"),
         ({"of": {**Q4, "concurrency": 16}, "about": 8}, "not measured"),
@@ -160,3 +161,20 @@ def test_a_file_that_holds_no_claims_is_refused_with_the_key(tmp_path: Path) -> 
     (tmp_path / "claims.yaml").write_text("source: x\n")
     with pytest.raises(StudyError, match="tolerance"):
         publish(tmp_path / "claims.yaml", tmp_path / "claims.json")
+
+
+def test_the_articles_forced_fp8_is_judged_by_the_emulated_subject(results: Path) -> None:
+    """The emulation's figures aren't ranked, and still are what the article measured."""
+    write_json(
+        results / "bench/vllm-fp8-emulated.json",
+        read_json(results / "bench/vllm-bf16.json") | {"subject": "vllm-fp8-emulated", "emulated": True},
+    )
+    study = read_json(results / "study.json")
+    study["subjects"].append(
+        {"name": "vllm-fp8-emulated", "engine": "vllm", "artifact": "fp8", "emulated": True}
+    )
+    write_json(results / "study.json", study)
+    claims = {claim["id"]: claim for claim in yaml.safe_load(ARTICLE.read_text())["claims"]}
+    assert judge(results, claims["fp8-rejected"]).finding.verdict == "reproduced"
+    assert judge(results, claims["fp8-forced-decode"]).finding.verdict == "contradicted"
+    assert judge(results, claims["fp8-forced-prefill"]).finding.found[0].id.startswith("vllm-fp8-emulated.c1")

@@ -317,6 +317,9 @@ def test_a_folder_without_measurements_is_one_error(old: Path, tmp_path: Path) -
     (tmp_path / "empty").mkdir()
     with pytest.raises(FormatError, match=r"no study\.json"):
         compare(tmp_path / "empty", old)
+    shutil.copy(old / "study.json", tmp_path / "empty")
+    with pytest.raises(FormatError, match="none of its study's subjects is measured"):
+        compare(tmp_path / "empty", old)
 
 
 def test_the_command_prints_causes_and_effects_for_people_and_all_of_it_as_json(old: Path, new: Path) -> None:
@@ -327,9 +330,10 @@ def test_the_command_prints_causes_and_effects_for_people_and_all_of_it_as_json(
     lines = [line for line in done.stdout.splitlines() if "engine version" in line]
     assert lines and "b1" in lines[0] and "b2" in lines[0] and SUBJECT in lines[0]
     assert "slower" in done.stdout and "no difference shown" not in done.stdout.split("llama-q4km")[0]
-    assert "4 of" in done.stdout and "8 of them were tested" in done.stdout
+    assert "4 of" in done.stdout and "8 were tested" in done.stdout
+    assert "vllm-bf16, new, is flagged: decode rounds spread over" in " ".join(done.stdout.split())
     data = json.loads(CliRunner().invoke(app, ["compare", str(old), str(new), "--json"]).stdout)
     slower = [row for row in data["rows"] if row["moved"]]
     assert [row["verdict"] for row in slower] == ["slower"] * 4
-    assert {"of", "metric", "old", "new", "ratio", "p", "launches", "why"} <= slower[0].keys()
+    assert {"of", "metric", "old", "new", "ratio", "p", "spread", "why"} <= slower[0].keys()
     assert data["causes"][0]["reaches"] == [SUBJECT]

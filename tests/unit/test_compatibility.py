@@ -125,6 +125,13 @@ def wheel(folder: Path, minimum: int = 80, words: str = "Min capability", versio
     return path
 
 
+def test_a_checkpoint_of_others_is_looked_up_by_the_quantization_that_the_study_names() -> None:
+    study = Study.of_files([])
+    rows = expectations(study)
+    assert rows["vllm-gptq-int4"].verdict == "works"
+    assert expectations(study, "6.0")["vllm-gptq-int4"].verdict == "unknown"
+
+
 def test_minimums_and_words_are_read_out_of_a_wheel_without_importing_it(tmp_path: Path) -> None:
     found = read(wheel(tmp_path))
     assert (found.version, found.minimums) == ("0.9.2", {"fp8": 80})

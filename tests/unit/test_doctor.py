@@ -24,6 +24,7 @@ from reproquant.doctor import Impossible, Reading, as_data, examine, insist, rea
 from reproquant.doctor.engines import moves
 from reproquant.doctor.reading import Host, Source, within
 from reproquant.doctor.room import file_bytes, tool_bytes
+from reproquant.engines.runtime import OnThisMachine
 from reproquant.engines.vllm import VllmServer
 from reproquant.errors import ToolError
 from reproquant.files import repository
@@ -37,6 +38,7 @@ from reproquant.toolchain.cmake import Cuda, find_cuda
 from reproquant.toolchain.python_env import PythonEnv
 
 SEVEN_B = 15_231_233_024
+GPTQ = 5_600_000_000
 GOOD = Host(
     memory_bytes=128 << 30,
     free_disk_bytes=500_000_000_000,
@@ -100,8 +102,9 @@ def vllm_checks(*subjects: str, version: str) -> set[str]:
 
 NO_LINKS = every("nvmlDeviceGetNvLinkState", {str(link): 0 for link in range(6)})
 NO_PEERS = every("nvmlDeviceGetP2PStatus", {"0": 3, "1": 3})
-FP16 = ("vllm-fp16-tp1", "vllm-fp16-tp2")
-WORKS = {"vllm-fp16-tp1": "works", "vllm-fp16-tp2": "works", "vllm-fp8": "refused"}
+SERVED = ("vllm-fp16-tp1", "vllm-fp16-tp2", "vllm-gptq-int4")
+ANY = (*SERVED, "vllm-fp8-emulated")
+WORKS = {**dict.fromkeys(ANY, "works"), "vllm-fp8": "refused"}
 CUDA_13 = ToolError(
     "nvcc", "nvcc 13.0.48 can't make machine code for sm_70", "sm_70 needs CUDA >= 12.0 and < 13"
 )
@@ -125,11 +128,11 @@ SITUATIONS = {
     "one of the two cards is gone": Situation(lambda data: data["devices"].pop(), impossible={"GPUs"}),
     "two H200": Situation(
         H200, warns={"GPU model", "compute capability", "CUDA architectures"},
-        unknown=vllm_checks(*FP16, "vllm-fp8", version="0.9.2"), expected={"vllm-fp8": "unknown"},
+        unknown=vllm_checks(*ANY, "vllm-fp8", version="0.9.2"), expected={"vllm-fp8": "unknown"},
     ),
     "two P100, older than the code that is built": Situation(
         P100, warns={"GPU model", "compute capability"}, impossible={"CUDA architectures", "GPU memory"},
-        unknown=vllm_checks(*FP16, version="0.9.2"), expected={"vllm-fp8": "refused"},
+        unknown=vllm_checks(*ANY, version="0.9.2"), expected={"vllm-fp8": "refused"},
     ),
     "two V100 with 16 GB": Situation(
         both(every("nvmlDeviceGetName", "Tesla V100-SXM2-16GB"), every("nvmlDeviceGetMemoryInfo", {"total": 16_945_512_448})),
@@ -163,19 +166,20 @@ SITUATIONS = {
     ),
     "only CUDA 13": Situation(machine={"toolkit": CUDA_13}, impossible={"nvcc"}),
     "a vLLM without machine code for the card": Situation(
-        study={"vllm": {"version": "0.33.0"}}, warns=vllm_checks(*FP16, version="0.33.0"),
+        study={"vllm": {"version": "0.33.0"}}, warns=vllm_checks(*ANY, version="0.33.0"),
         expected={"vllm-fp16-tp1": "refused", "vllm-fp8": "refused"},
     ),
     "a vLLM that is silently slow": Situation(
-        study={"vllm": {"version": "0.15.1"}}, warns=vllm_checks(*FP16, version="0.15.1"),
+        study={"vllm": {"version": "0.15.1"}}, warns=vllm_checks(*SERVED, version="0.15.1"),
+        unknown=vllm_checks("vllm-fp8-emulated", version="0.15.1"),
         expected={"vllm-fp16-tp1": "slow-path", "vllm-fp8": "refused"},
     ),
     "a vLLM that nobody has looked at": Situation(
-        study={"vllm": {"version": "9.9.9"}}, unknown=vllm_checks(*FP16, "vllm-fp8", version="9.9.9"),
+        study={"vllm": {"version": "9.9.9"}}, unknown=vllm_checks(*ANY, "vllm-fp8", version="9.9.9"),
         expected={"vllm-fp16-tp1": "unknown"},
     ),
     "vLLM without the switches that Volta needs": Situation(
-        study={"vllm": {"arguments": []}}, warns={f"vLLM's switches, {name}" for name in FP16}, expected=WORKS,
+        study={"vllm": {"arguments": []}}, warns={f"vLLM's switches, {name}" for name in ANY}, expected=WORKS,
     ),
     "bfloat16 on Volta": Situation(study={"vllm": {"dtype": "bfloat16"}}, warns={"vLLM's dtype"}),
     "an image by its tag": Situation(
@@ -183,13 +187,13 @@ SITUATIONS = {
     ),
     "a disk that is too small": Situation(host={"free_disk_bytes": 30_000_000_000}, impossible={"disk"}),
     "a disk that is full of this study's own results": Situation(
-        host={"free_disk_bytes": 1_000_000_000, "results_bytes": 70_000_000_000},
+        host={"free_disk_bytes": 1_000_000_000, "results_bytes": 80_000_000_000},
     ),
     "a store on a small disk of its own": Situation(
         host={"store_disk_bytes": 5_000_000_000}, impossible={"disk of the store"},
     ),
     "results on a small disk that needn't hold the store": Situation(
-        host={"free_disk_bytes": 55_000_000_000, "store_disk_bytes": 50_000_000_000},
+        host={"free_disk_bytes": 60_000_000_000, "store_disk_bytes": 50_000_000_000},
     ),
     "little main memory": Situation(host={"memory_bytes": 4 << 30}, warns={"memory"}),
     "a container as docker starts it": Situation(
@@ -200,6 +204,10 @@ SITUATIONS = {
     "WSL": Situation(host={"under_wsl": True}, warns={"system"}),
     "a Hub that can't be reached": Situation(
         machine={"source": Source(None, "the Hub can't be reached (ConnectError)")}, warns={"model"}, unknown={"disk"},
+    ),
+    "a checkpoint of others that the Hub hasn't got": Situation(
+        machine={"checkpoints": {"gptq-int4": Source(None, "the Hub has no such repository", hopeless=True)}},
+        impossible={"checkpoints.gptq-int4"}, unknown={"disk"},
     ),
     "a commit that the Hub hasn't got": Situation(
         machine={"source": Source(None, "the repository has no such commit", hopeless=True)},
@@ -236,6 +244,7 @@ def reading(situation: Situation, tmp_path: Path, patch: pytest.MonkeyPatch) -> 
         host=replace(GOOD, **situation.host),
         toolkit=Cuda(Path("/usr/local/cuda-12.9"), "12.9.86"),
         source=Source(SEVEN_B),
+        checkpoints={"gptq-int4": Source(GPTQ)},
     )
     return replace(found, **machine)
 
@@ -277,12 +286,13 @@ def test_only_the_impossible_stops_a_run(tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     "situation, stopped",
     [
-        ("no GPU and no driver", {"benchmark"}),
-        ("computing is prohibited", {"benchmark"}),
-        ("a driver for CUDA 11", {"benchmark"}),
-        ("two V100 with 16 GB", {"benchmark"}),
+        ("no GPU and no driver", {"benchmark", "benchmark_again"}),
+        ("computing is prohibited", {"benchmark", "benchmark_again"}),
+        ("a driver for CUDA 11", {"benchmark", "benchmark_again"}),
+        ("two V100 with 16 GB", {"benchmark", "benchmark_again"}),
         ("only CUDA 13", {"build_llama_cpp"}),
         ("a commit that the Hub hasn't got", {"fetch_model"}),
+        ("a checkpoint of others that the Hub hasn't got", {"fetch_checkpoint"}),
         ("a disk that is too small", set(STAGES)),
     ],
 )
@@ -333,7 +343,9 @@ def test_the_planned_command_fits_the_cards(
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     chosen = study()
     environment = PythonEnv("vllm-v100", tmp_path, "0" * 64)
-    plan = VllmServer(environment, tmp_path, chosen.vllm, chosen.benchmark).plan(chosen.subject(subject))
+    plan = VllmServer(OnThisMachine(environment), tmp_path, chosen.vllm, chosen.benchmark).plan(
+        chosen.subject(subject)
+    )
     assert plan.environment_variables["CUDA_VISIBLE_DEVICES"] == devices
     command = list(plan.command)
     assert command[command.index("-tp") + 1] == parallel
@@ -353,7 +365,7 @@ def test_the_embedded_study_is_possible_on_this_machine_and_is_told_so_in_five_s
 
 
 def test_no_gpu_is_needed_where_the_study_has_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    bare = reading(SITUATIONS["no GPU and no driver"], tmp_path, monkeypatch)
+    bare = replace(reading(SITUATIONS["no GPU and no driver"], tmp_path, monkeypatch), checkpoints={})
     insist(embedded(), examine(embedded(), bare), STAGES)
 
 
@@ -389,9 +401,12 @@ def test_what_moves_is_told_from_what_doesnt(text: str, moving: bool) -> None:
     assert moves(text) is moving
 
 
-def test_the_disk_for_the_v100_study_is_what_the_readme_says() -> None:
-    files, tools = file_bytes(study(), SEVEN_B), tool_bytes(study())
-    assert files is not None and 50e9 < files + tools < 75e9
+def test_the_disk_for_the_v100_study_is_what_the_readme_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = file_bytes(study(), reading(Situation(), tmp_path, monkeypatch))
+    tools = tool_bytes(study())
+    assert files is not None and 60e9 < files + tools < 80e9
 
 
 def test_an_environment_that_lies_in_the_store_needs_no_room() -> None:

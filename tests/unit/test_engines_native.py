@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from reproquant.engines.base import Engine, Plan
 from reproquant.engines.llama_cpp import LlamaServer
 from reproquant.engines.native import samples_of_llama_bench, speeds_of_vllm_bench
+from reproquant.engines.vllm import LATENCY
 from reproquant.errors import ToolError
 from test_engines_plans import llama, subject, value, vllm
 
@@ -25,9 +28,9 @@ def run_tools(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
         commands.append(command)
         with log.open("a") as file:
             file.write("$ a command\nwarning: {not json}\n" + json.dumps({"samples_ts": [100, 102]}) + "\n")
-        if "--output-json" in command:
-            latency = 0.5 if value(command, "--output-len") == "1" else 1.77
-            Path(value(command, "--output-json")).write_text(json.dumps({"latencies": [latency, latency]}))
+        if command[1].endswith("in_vllm/latency.py"):
+            for length, latency in zip(command[2].split(","), (0.5, 1.77), strict=True):
+                Path(command[3], f"{length}.json").write_text(json.dumps({"latencies": [latency, latency]}))
 
     monkeypatch.setattr(Engine, "_run_tool", answer)
     return commands
@@ -57,10 +60,12 @@ def test_vllms_tool_gets_the_servers_engine_arguments_and_the_decode_is_what_mor
     engine = vllm(tmp_path)
     chosen = subject("vllm", arguments=("--seed", "1"))
     found = engine.native(engine.plan(chosen), chosen, tmp_path / "log")
-    first, whole = run_tools
-    assert (value(first, "--output-len"), value(whole, "--output-len")) == ("1", "128")
-    assert value(whole, "--input-len") == "512" and value(whole, "--batch-size") == "1"
-    assert first[-3:] == ("--enforce-eager", "--seed", "1") and "--enable-per-request-metrics" not in first
+    (command,) = run_tools
+    assert command[2] == "1,128"
+    assert value(command, "--input-len") == "512" and value(command, "--batch-size") == "1"
+    assert (
+        command[-3:] == ("--enforce-eager", "--seed", "1") and "--enable-per-request-metrics" not in command
+    )
     assert found.prefill_tok_per_s == pytest.approx((1024, 1024))
     assert found.decode_tok_per_s == pytest.approx((100, 100))
 
@@ -71,3 +76,29 @@ def test_output_without_figures_is_told(tmp_path: Path) -> None:
         samples_of_llama_bench(tmp_path / "log", 0)
     with pytest.raises(ToolError, match="no figures"):
         speeds_of_vllm_bench(tmp_path / "1.json", tmp_path / "128.json", 512, 128)
+
+
+def test_the_tool_runs_once_for_each_length_and_gets_the_engine_that_the_first_has_started(
+    tmp_path: Path,
+) -> None:
+    """A stand-in for vLLM whose command line starts an engine and notes what it was asked."""
+    cli = tmp_path / "vllm/entrypoints/cli"
+    cli.mkdir(parents=True)
+    (tmp_path / "vllm/__init__.py").write_text(
+        "class LLM:\n    started = 0\n    def __init__(self):\n        LLM.started += 1\n"
+        "    @classmethod\n    def from_engine_args(cls):\n        return cls()\n"
+    )
+    (cli / "main.py").write_text(
+        "import sys, vllm\nfrom vllm import LLM\n"
+        "if __name__ == '__main__':\n"
+        "    engine = LLM.from_engine_args() if sys.argv[-3] == '1' else LLM()\n"
+        "    print(*sys.argv[1:], engine.started)\n"
+    )
+    words = [sys.executable, LATENCY, "1,128", "OUT", "--model", "M"]
+    done = subprocess.run(
+        words, cwd=tmp_path, env={"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True
+    )
+    assert done.stdout.splitlines() == [
+        "bench latency --model M --output-len 1 --output-json OUT/1.json 1",
+        "bench latency --model M --output-len 128 --output-json OUT/128.json 1",
+    ], done.stderr

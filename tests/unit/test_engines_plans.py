@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +123,19 @@ def test_vllm_runs_offline_with_the_studys_variables(tmp_path: Path) -> None:
     variables = vllm(tmp_path).plan(subject("vllm")).environment_variables
     assert variables["HF_HUB_OFFLINE"] == "1" and variables["VLLM_USE_V1"] == "0"
     assert variables["VLLM_X"] == "a=b"
+
+
+def test_only_an_emulated_subjects_vllm_finds_and_loads_the_plugin(tmp_path: Path) -> None:
+    plain, emulated = (
+        vllm(tmp_path).plan(subject("vllm", emulated=emulated)).environment_variables
+        for emulated in (False, True)
+    )
+    assert plain["PYTHONPATH"] == "" and "VLLM_PLUGINS" not in plain
+    [entry] = metadata.distributions(path=[emulated["PYTHONPATH"]])
+    [point] = entry.entry_points
+    assert (point.group, point.name) == ("vllm.general_plugins", emulated["VLLM_PLUGINS"])
+    module = Path(emulated["PYTHONPATH"]) / point.module / "__init__.py"
+    assert f"def {point.attr}(" in module.read_text()
 
 
 def test_a_request_that_vllm_would_cut_short_is_refused(tmp_path: Path) -> None:

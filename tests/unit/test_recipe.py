@@ -48,6 +48,7 @@ def digests(checkout: Path) -> dict[str, str]:
         study = Study.resolve(yaml.safe_load(open("config.yaml")))
         wildcards = {
             "build_environment": [{"environment": e} for e in ("converter", "fp8", "vllm-v100")],
+            "fetch_checkpoint": [{"checkpoint": "gptq-int4"}],
             "quantize_gguf": [{"type": "Q4_K_M"}],
             "inspect_gguf": [{"type": "Q4_K_M"}],
             "benchmark": [{"subject": s} for s in ("vllm-fp16-tp1", "llama-q4km")],
@@ -79,7 +80,7 @@ def edit(checkout: Path, name: str, old: str, new: str) -> None:
 
 EVERY_STAGE_THAT_RUNS_A_PROGRAM = {
     "build_environment converter", "build_environment fp8", "build_environment vllm-v100", "read_vllm",
-    "fetch_llama_cpp", "build_llama_cpp", "prove_cuda", "fetch_model", "convert_gguf", "quantize_gguf Q4_K_M",
+    "fetch_llama_cpp", "build_llama_cpp", "prove_cuda", "fetch_model", "fetch_checkpoint gptq-int4", "convert_gguf", "quantize_gguf Q4_K_M",
     "quantize_fp8", "benchmark vllm-fp16-tp1", "benchmark_again vllm-fp16-tp1", "benchmark llama-q4km",
     "evaluate_original", "evaluate_quality Q4_K_M", "evaluate_quality fp8-autofp8",
 }  # fmt: skip
@@ -113,6 +114,9 @@ EDITS = {
         {"fetch_llama_cpp", "build_llama_cpp", "report"},
     ),
     "the model's revision": ("config.yaml", "revision: a09a", "revision: b09a", {"fetch_model", "report"}),
+    "the GPTQ checkpoint's revision": (
+        "config.yaml", "revision: e9c9", "revision: f9c9", {"fetch_checkpoint gptq-int4", "report"},
+    ),
     "a number of GPUs": (
         "config.yaml", "artifact: Q4_K_M, gpus: 1", "artifact: Q4_K_M, gpus: 2",
         {"benchmark llama-q4km", "report"},
@@ -156,6 +160,21 @@ def test_every_stage_has_a_program_and_a_rule() -> None:
 
 def test_a_recipe_names_the_module_that_another_python_runs(study: Study) -> None:
     assert "reproquant/fp8/quantize.py" in recipe("quantize_fp8", study)["code"]
+
+
+def test_an_emulated_subject_depends_on_every_file_of_the_plugin_and_no_other_does(study: Study) -> None:
+    plugin = ROOT / "workflow/plugins/fp8_emulated"
+    every = {
+        str(path.relative_to(ROOT))
+        for path in plugin.rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    files = {
+        name: set(recipe("benchmark", study, subject=name)["files"])
+        for name in ("vllm-fp8-emulated", "vllm-fp8")
+    }
+    assert files["vllm-fp8-emulated"] - files["vllm-fp8"] == every
+    assert not files["vllm-fp8"] & every
 
 
 def test_equal_studies_give_equal_digests(study: Study) -> None:

@@ -174,6 +174,23 @@ def test_a_measurement_that_is_not_trusted_is_shown_but_never_wins(results: Path
     assert "Not ranked: llama-q4km, vllm-fp8." in text
 
 
+def test_an_emulated_subject_is_called_so_everywhere_and_never_wins(results: Path) -> None:
+    change(results / "bench" / "llama-q4km.json", lambda m: m.update(emulated=True))
+    target = build(results)
+    assert "llama-f16 decodes fastest" in answer_of(target)
+    text, page = ((target / name).read_text() for name in ("report.md", "index.html"))
+    assert "| llama-q4km | ok, emulated |" in text and "### llama-q4km: ok, emulated" in text
+    for shown in (text, page):
+        assert "Emulated: llama-q4km, without FP8 units" in shown
+        assert "Not ranked: vllm-fp8." in shown
+    assert page.count(">llama-q4km (emulated)<") == 2 and ">llama-q4km (ok, emulated)  1" in page
+    row = page[page.index("llama.cpp on Q4_K_M, emulated") :]
+    assert "the baseline" not in row[: row.index("</tr>")]
+    data = {subject["name"]: subject for subject in read_json(target / "report.json")["subjects"]}
+    assert [data[name]["emulated"] for name in ("llama-q4km", "llama-f16")] == [True, False]
+    assert data["llama-q4km"]["to_baseline"] == {}
+
+
 def test_a_flagged_winner_is_called_flagged_in_the_answer(results: Path) -> None:
     change(results / "bench" / "llama-q4km.json", lambda m: m.update(status="flagged", reasons=["noisy"]))
     assert "tok/s, flagged)" in answer_of(build(results))

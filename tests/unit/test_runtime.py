@@ -15,7 +15,7 @@ from mock_engine import benchmark
 from reproquant.doctor.engines import containers
 from reproquant.engines import runtime
 from reproquant.engines.runtime import InImage, Shared
-from reproquant.engines.vllm import VllmServer
+from reproquant.engines.vllm import LATENCY, VllmServer
 from reproquant.errors import StudyError, ToolError
 from reproquant.files import repository
 from reproquant.recipe import recipe, recipe_digest
@@ -43,9 +43,9 @@ podman run --rm --name reproquant-test --pull never --network host --shm-size 8g
 --env PYTHONNOUSERSITE=1 --env PYTHONPATH= --env VLLM_USE_V1=0
 --mount type=bind,source={checkpoint},target=/checkpoint,readonly
 --mount type=bind,source={results},target=/results
---entrypoint /opt/venv/bin/python {image} -m vllm.entrypoints.cli.main bench latency
---model /checkpoint --batch-size 1 --input-len 512 --output-len 128 --num-iters 5 --num-iters-warmup 2
---output-json /results/128.json
+--mount type=bind,source={program},target=/program,readonly
+--entrypoint /opt/venv/bin/python {image} /program/latency.py 1,128 /results
+--model /checkpoint --batch-size 1 --input-len 512 --num-iters 5 --num-iters-warmup 2
 --dtype float16 --max-model-len 640 --no-enable-prefix-caching -tp 1 --disable-custom-all-reduce
 """
 
@@ -87,8 +87,8 @@ def test_podmans_whole_command_line_for_vllms_own_tool_on_the_gpu_that_a_schedul
     engine = server(tmp_path, tool="podman", python="/opt/venv/bin/python")
     results = Shared(tmp_path / "out", "/results", writable=True)
     results.path.mkdir()
-    command = engine._bench(128, results, subject(gpus=1))
-    assert command == words(PODMAN, checkpoint=tmp_path, results=results.path)
+    command = engine._bench((1, 128), results, subject(gpus=1))
+    assert command == words(PODMAN, checkpoint=tmp_path, results=results.path, program=LATENCY.parent)
     ending = ("podman", "rm", "--force", "--volumes", "--ignore", "--time", "0", "reproquant-test")
     assert engine.plan(subject(gpus=1)).ending == ending
 
@@ -141,6 +141,13 @@ def test_an_image_without_a_digest_or_with_a_tag_is_refused_with_the_remedy(imag
 @pytest.mark.parametrize("image", [IMAGE, f"localhost:5000/a/b@sha256:{'0' * 64}", f"mock@sha256:{'0' * 64}"])
 def test_an_image_by_digest_is_accepted(image: str, config: dict) -> None:
     assert study(config, image=image).environments.name("vllm") == "container-vllm"
+
+
+def test_another_vllm_version_has_the_image_looked_at_again(config: dict) -> None:
+    wildcards = {"environment": "container-vllm"}
+    before = recipe_digest("build_environment", study(config), **wildcards)
+    config["vllm"]["version"] = "0.8.5.post1"
+    assert recipe_digest("build_environment", study(config), **wildcards) != before
 
 
 def test_only_vllm_may_come_in_a_container(config: dict) -> None:

@@ -61,6 +61,12 @@ def test_a_resolved_study_reads_back_equal(config: dict[str, Any], tmp_path: Pat
     assert Study.load(file) == study
 
 
+def test_a_checkpoint_that_no_subject_serves_is_dropped(config: dict[str, Any]) -> None:
+    assert Study.resolve(config).checkpoints["gptq-int4"].quantization == "gptq"
+    above = {"subjects": [subject for subject in config["subjects"] if subject["artifact"] != "gptq-int4"]}
+    assert Study.resolve({**config, **above}).checkpoints == {}
+
+
 def test_sections_that_are_not_picked_are_dropped(config: dict[str, Any]) -> None:
     above = yaml.safe_load((ROOT / "workflow/studies/embedded.yaml").read_text())
     study = Study.resolve(overlay(config, above))
@@ -68,6 +74,7 @@ def test_sections_that_are_not_picked_are_dropped(config: dict[str, Any]) -> Non
     assert study.llama_cpp.git is None
 
 
+HUB = {"repository": "a/b", "revision": "0" * 40, "licence": "none"}
 REFUSED = {
     "an unknown key": ("model.hub.branch", "main", ["model.hub.branch", "no such key"]),
     "a wrong type": ("benchmark.rounds", "five", ["benchmark.rounds", "integer", "'five'"]),
@@ -89,6 +96,31 @@ REFUSED = {
     "a lock that isn't there": ("environments.vllm", "vllm-9", ["environments.vllm", "make lock"]),
     "a prompt that isn't there": ("benchmark.prompt", "no.txt", ["benchmark.prompt", "no.txt"]),
     "a source without its section": ("model.source", "local", ["model.local", "section is missing"]),
+    "an emulation of what isn't FP8": (
+        "subjects.0.emulated",
+        True,
+        ["subjects.0.emulated", "only FP8 in vLLM"],
+    ),
+    "a row split": (
+        "subjects.0.split_mode",
+        "row",
+        ["subjects.0.split_mode", "older llama.cpp", "split buffers"],
+    ),
+    "a checkpoint's branch": (
+        "checkpoints.gptq-int4.hub.revision",
+        "main",
+        ["checkpoints.gptq-int4.hub.revision", "40 hex digits"],
+    ),
+    "a checkpoint without its section": (
+        "checkpoints.gptq-int4.source",
+        "local",
+        ["checkpoints.gptq-int4.local", "section is missing"],
+    ),
+    "a checkpoint named like the study's own": (
+        "checkpoints.fp8",
+        {"quantization": "fp8", "source": "hub", "hub": HUB},
+        ["checkpoints.fp8", "of that name"],
+    ),
     "a study name with a slash": ("name", "a/b", ["name"]),
 }
 

@@ -36,6 +36,7 @@ CAPABILITIES = ["results/{study}/vllm/capabilities.json"] if "vllm" in STUDY.rol
 wildcard_constraints:
     study=re.escape(STUDY.name),
     environment=r"[\w.-]+",
+    checkpoint=r"[\w.-]+",
     type=r"\w+",
     subject="|".join(re.escape(subject.name) for subject in STUDY.subjects),
 
@@ -62,7 +63,8 @@ def benchmark_inputs(wildcards):
     root = f"results/{wildcards.study}"
     subject = STUDY.subject(wildcards.subject)
     if subject.engine == "vllm":
-        weights = {"checkpoint": "model/manifest.json", "fp8": "fp8/manifest.json"}[subject.artifact]
+        own = {"checkpoint": "model/manifest.json", "fp8": "fp8/manifest.json"}
+        weights = own.get(subject.artifact, f"checkpoints/{subject.artifact}/manifest.json")
         engine = f"environments/{STUDY.environments.name('vllm')}.json"
     else:
         weights, engine = f"gguf/{subject.artifact}.gguf", "llama_cpp/build.json"

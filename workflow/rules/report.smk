@@ -8,6 +8,9 @@ rule report:
             "results/{{study}}/gguf/{type}.inspect.json", type=["f16", *STUDY.gguf.quantizations]
         ),
         fp8="results/{study}/fp8/manifest.json",
+        checkpoints=expand(
+            "results/{{study}}/checkpoints/{checkpoint}/manifest.json", checkpoint=STUDY.checkpoints
+        ),
         measurements=MEASUREMENTS,
         telemetry=TELEMETRY,
         again=f"results/{{study}}/bench/again/{STUDY.benchmark.baseline}.json",
@@ -34,7 +37,7 @@ rule report:
     shell:
         "python scripts/report.py --study results/{wildcards.study}/study.json --recipe {params.recipe} --log {log}"
         " --output {output.numbers} --results {input.model} {input.llama_cpp} {input.machine_code} {input.capabilities} {input.inspections} {input.fp8}"
-        " {input.measurements} {input.telemetry} {input.again} {input.quality}"
+        " {input.checkpoints} {input.measurements} {input.telemetry} {input.again} {input.quality}"
 
 
 rule seal:

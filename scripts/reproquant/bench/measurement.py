@@ -220,6 +220,9 @@ class Measurement(Part):
     subject: str
     engine: Literal["llama_cpp", "vllm"]
     artifact: str
+    emulated: bool = Field(
+        default=False, description="FP8 without FP8 units: the figures are those of an emulation"
+    )
     status: Status
     reasons: list[str] = Field(description="why the status is not ok; a sentence each")
     evidence: str | None = Field(default=None, description="the engine's own words for a refusal or failure")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from reproquant.bench import circumstances
 from reproquant.bench.ceiling import ceiling
-from reproquant.bench.checks import judge
+from reproquant.bench.checks import Findings, judge
 from reproquant.bench.crosscheck import cross_checks
 from reproquant.bench.measurement import Bandwidth, Ceiling, Level, Measurement, Status, Workload
 from reproquant.bench.pinning import shares
@@ -16,7 +16,7 @@ from reproquant.bench.session import Session, run
 from reproquant.bench.statistics import levels
 from reproquant.engines.base import Engine, Plan
 from reproquant.engines.refusals import Unsupported
-from reproquant.errors import StudyError, ToolError
+from reproquant.errors import FormatError, StudyError, ToolError
 from reproquant.files import canonical_json, repository, sha256_file, write_text
 from reproquant.machine import bandwidth, gpu, host
 from reproquant.study import Benchmark, Subject
@@ -61,8 +61,7 @@ def _written_down(
     checks += of_energy
     on_gpu = subject.gpus > 0
     seen = circumstances.findings(session.telemetry, benchmark.limits, on_gpu, os.cpu_count() or 1)
-    top, impossible = _ceiling(engine, plan, subject, benchmark, found, bandwidth_gb_per_s)
-    seen.wrong += impossible
+    top = _ceiling(engine, subject, benchmark, found, bandwidth_gb_per_s, seen)
     watched = circumstances.watched(session.telemetry, no_energy)
     status, reasons = judge(
         session.requests,
@@ -84,6 +83,7 @@ def _written_down(
         subject=subject.name,
         engine=engine.name,
         artifact=subject.artifact,
+        emulated=subject.emulated,
         status=status,
         reasons=host.without_private_paths(reasons),
         evidence=host.without_private_paths(_evidence(session)),
@@ -122,31 +122,36 @@ def _written_down(
 
 def _ceiling(
     engine: Engine,
-    plan: Plan,
     subject: Subject,
     benchmark: Benchmark,
     found: Sequence[Level],
     bandwidth_gb_per_s: float | None,
-) -> tuple[Ceiling | None, list[str]]:
-    """The ceiling of a subject that was measured, and a sentence for a decode above it."""
-    streamed = engine.streamed(subject) if found else None
-    if streamed is None:
-        return None, []
+    seen: Findings,
+) -> Ceiling | None:
+    """The ceiling of a subject that was measured; a decode above it, or none to be had, goes to ``seen``."""
     try:
-        measured, why_not = _bandwidth(plan, subject), None
+        streamed = engine.streamed(subject) if found else None
+    except FormatError as error:
+        seen.weak.append(f"Its ceiling is unknown: {error.where}: {error.reason}.")
+        return None
+    if streamed is None:
+        return None
+    try:
+        measured, why_not = _bandwidth(subject), None
     except ToolError as error:
         measured, why_not = None, f"no bandwidth was measured: {error.reason}"
     top, impossible = ceiling(
         streamed, engine.artifact_bytes, found, benchmark, bandwidth_gb_per_s, measured, why_not
     )
-    return top, [impossible] if impossible else []
+    seen.wrong += [impossible] if impossible else []
+    return top
 
 
-def _bandwidth(plan: Plan, subject: Subject) -> Bandwidth:
+def _bandwidth(subject: Subject) -> Bandwidth:
     """What the subject's cards, or the cores that a server gets, move; raises ToolError if they can't."""
     if not subject.gpus:
         return Bandwidth(**bandwidth.of_cpu(sorted(shares()[0])))
-    found = bandwidth.of_gpus(plan.environment_variables["CUDA_VISIBLE_DEVICES"])
+    found = bandwidth.of_gpus(gpu.visible_devices(subject.gpus))
     slowest = min(found, key=lambda card: card["gb_per_s"])
     return Bandwidth(how="copy within the card", **slowest)
 

@@ -17,6 +17,7 @@ from pydantic import Field
 
 from reproquant.bench.measurement import Part
 from reproquant.bench.pinning import pinned
+from reproquant.errors import ReproquantError
 from reproquant.machine import gpu
 from reproquant.machine.sensors import CardSensors, HostSensors, Values
 
@@ -238,7 +239,7 @@ class _Sampler:
             before, state = state, (self._group(), self.settled_ns)
             slow = number % SLOW == 0 or state != before
             if slow:
-                members = self._members()
+                members = self._asked_members(members)
             row = _Row(time.monotonic_ns(), self._host.read(members), [card.read() for card in self._cards])
             if slow:
                 row.host["frequency_mhz"] = self._host.frequency_mhz()
@@ -249,6 +250,13 @@ class _Sampler:
                 return
             due, now = max(due + self._interval_s, begun), time.monotonic()
             self._over.wait(max(due - now, now - begun))
+
+    def _asked_members(self, before: list[int]) -> list[int]:
+        """The server's processes, or those of before where they can't be had at this moment."""
+        try:
+            return self._members()
+        except ReproquantError:
+            return before
 
     def span(
         self,

@@ -131,7 +131,8 @@ def containers(study: Study, reading: Reading) -> Iterator[Check]:
     title, needed = container.KEY, "a tool that answers, and the image"
     settings = chosen.container
     if problem := container.unready(settings.tool):
-        yield Check(title, "impossible", problem.reason, needed, problem.remedy)
+        needing = ("read_vllm", *MEASURING)
+        yield Check(title, "impossible", problem.reason, needed, problem.remedy, needing)
         return
     yield check(
         title,

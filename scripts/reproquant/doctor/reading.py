@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
 from typing import TypeVar
@@ -26,7 +27,7 @@ from reproquant.machine.gpu import Gpu, gpus
 from reproquant.machine.links import Links, links, nvidia_cards
 from reproquant.model.local import missing_parts
 from reproquant.model.synthetic import preset, tensors
-from reproquant.study import HubModel, LocalModel, Model, Study, SyntheticModel, lock_path
+from reproquant.study import Checkpoint, HubModel, LocalModel, Model, Study, SyntheticModel, lock_path
 from reproquant.toolchain.cmake import Cuda, find_cuda
 
 HUB_PATIENCE_S = 3.0
@@ -64,7 +65,8 @@ class Host:
 @dataclass(frozen=True)
 class Reading:
     """A machine as the doctor sees it. ``toolkit`` is the CUDA toolkit, or why there is none that will do;
-    ``environments`` those of the study that the store holds already.
+    ``environments`` those of the study that the store holds already; ``checkpoints`` by name, their bytes
+    as they are quantized.
     """
 
     gpus: tuple[Gpu, ...]
@@ -76,6 +78,7 @@ class Reading:
     toolkit: Cuda | ToolError | None
     source: Source
     environments: frozenset[str] = frozenset()
+    checkpoints: Mapping[str, Source] = field(default_factory=dict)
 
     @property
     def capability(self) -> str | None:
@@ -87,6 +90,8 @@ class Reading:
 def read(study: Study, results: Path) -> Reading:
     """Read this machine for a study, whose results go to ``results``; takes a few seconds at most."""
     cuda = study.llama_cpp.backend == "cuda"
+    with ThreadPoolExecutor() as pool:  # each may wait for the Hub
+        source, *others = pool.map(model_source, (study.model, *study.checkpoints.values()))
     return Reading(
         gpus=tuple(gpus()),
         conditions=tuple(conditions()),
@@ -95,13 +100,14 @@ def read(study: Study, results: Path) -> Reading:
         cards_on_the_bus=nvidia_cards(),
         host=_host(results),
         toolkit=_toolkit(study) if cuda else None,
-        source=model_source(study.model),
+        source=source,
         environments=frozenset(name for name in locks(study) if _built(name)),
+        checkpoints=dict(zip(study.checkpoints, others, strict=True)),
     )
 
 
-def model_source(model: Model) -> Source:
-    """Whether the model can be had, without fetching it."""
+def model_source(model: Model | Checkpoint) -> Source:
+    """Whether a model can be had, without fetching it."""
     spec = model.spec
     if isinstance(spec, HubModel):
         return _hub(spec)

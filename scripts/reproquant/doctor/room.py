@@ -11,7 +11,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict
 
 from reproquant.doctor.check import MEASURING, Check, check
-from reproquant.doctor.reading import Reading, locks
+from reproquant.doctor.reading import Reading, Source, locks
 from reproquant.engines.compatibility import expectations
 from reproquant.study import Study
 
@@ -41,28 +41,34 @@ def needs() -> Needs:
 
 
 def model(study: Study, reading: Reading) -> Iterator[Check]:
-    """The model lies here or its source answers."""
-    source = reading.source
+    """The model, and each checkpoint that others have quantized, lies here or its source answers."""
+    yield _obtainable("model", study.model.source, reading.source, reading, "fetch_model")
+    for name, source in reading.checkpoints.items():
+        kind = study.checkpoints[name].source
+        yield _obtainable(f"checkpoints.{name}", kind, source, reading, "fetch_checkpoint")
+
+
+def _obtainable(key: str, kind: str, source: Source, reading: Reading, stage: str) -> Check:
     mount = " (in a container: an image holds no weights, so mount the folder, -v HOST:CONTAINER)"
     remedies = {
-        "local": "correct model.local.path" + (mount if reading.host.in_container else ""),
-        "hub": "correct model.hub, or look at the network, HF_ENDPOINT and HF_HUB_OFFLINE; without network "
+        "local": f"correct {key}.local.path" + (mount if reading.host.in_container else ""),
+        "hub": f"correct {key}.hub, or look at the network, HF_ENDPOINT and HF_HUB_OFFLINE; without network "
         "copy the Hub cache of a machine that has it",
     }
-    yield check(
-        "model",
+    return check(
+        key,
         source.problem is None,
         source.problem or "nothing in the way",
-        f"from {study.model.source}",
-        remedies.get(study.model.source, ""),
+        f"from {kind}",
+        remedies.get(kind, ""),
         "impossible" if source.hopeless else "warning",
-        ("fetch_model",),
+        (stage,),
     )
 
 
 def disk(study: Study, reading: Reading) -> Iterator[Check]:
     """Room for the whole study: checkpoints and GGUF files, and in the store builds and environments."""
-    files = file_bytes(study, reading.source.weight_bytes)
+    files = file_bytes(study, reading)
     tools = tool_bytes(study, reading.environments)
     free, of_store = reading.host.free_disk_bytes + reading.host.results_bytes, reading.host.store_disk_bytes
     if of_store is not None:
@@ -81,13 +87,17 @@ def _room(name: str, free: int, need: int, remedy: str) -> Check:
     return check(name, free >= need, found, needed, f"free some space, or {remedy}", "impossible")
 
 
-def file_bytes(study: Study, weight_bytes: int | None) -> int | None:
-    """What a study's results take, roughly; None if the model's size isn't known."""
-    if weight_bytes is None and study.model.source != "embedded":
+def file_bytes(study: Study, reading: Reading) -> int | None:
+    """What a study's results take, roughly; None if the size of the model or of a checkpoint isn't known."""
+    weights = reading.source.weight_bytes
+    if weights is None and study.model.source == "embedded":
+        weights = int(needs().embedded_model_gb * GB)
+    others = [source.weight_bytes for source in reading.checkpoints.values()]
+    if weights is None or None in others:
         return None
-    weights = weight_bytes if weight_bytes is not None else int(needs().embedded_model_gb * GB)
     quantized = sum(bits(type) / 16 for type in study.gguf.quantizations)
-    return int(weights * (2 + needs().fp8_of_16_bits + quantized) * (1 + needs().spare))
+    own = weights * (2 + needs().fp8_of_16_bits + quantized)
+    return int((own + sum(size or 0 for size in others)) * (1 + needs().spare))
 
 
 def tool_bytes(study: Study, here: frozenset[str] = frozenset()) -> int:
@@ -135,7 +145,7 @@ def gpu_memory(study: Study, reading: Reading) -> Iterator[Check]:
     for subject in study.subjects:
         if subject.gpus and subject.name not in refused:
             share = needs().vllm_memory_share if subject.engine == "vllm" else 1.0
-            size = weights * _part(subject.artifact)
+            size = _served(subject.artifact, weights, reading)
             if size > subject.gpus * smallest * share:
                 tight.append(f"{subject.name} ({size / GB:.1f} GB on {subject.gpus} GPUs)")
     yield check(
@@ -149,8 +159,10 @@ def gpu_memory(study: Study, reading: Reading) -> Iterator[Check]:
     )
 
 
-def _part(artifact: str) -> float:
-    """The size of an artifact as a part of the weights at 16 bits."""
+def _served(artifact: str, weights: int, reading: Reading) -> float:
+    """Bytes of what a subject serves, from the weights' at 16 bits; 0 where nobody knows them."""
+    if artifact in reading.checkpoints:
+        return reading.checkpoints[artifact].weight_bytes or 0
     if artifact in ("checkpoint", "f16"):
-        return 1.0
-    return needs().fp8_of_16_bits if artifact == "fp8" else bits(artifact) / 16
+        return weights
+    return weights * (needs().fp8_of_16_bits if artifact == "fp8" else bits(artifact) / 16)

@@ -100,8 +100,12 @@ def look_up(version: str, capability: str, quantization: str) -> Row:
     )
 
 
-def quantization_of(subject: Subject) -> str:
+def quantization_of(study: Study, subject: Subject) -> str:
     """vLLM's name for what a subject's artifact is quantized with."""
+    if subject.artifact in study.checkpoints:
+        return study.checkpoints[subject.artifact].quantization
+    if subject.emulated:
+        return f"{subject.artifact}-emulated"
     return "none" if subject.artifact == "checkpoint" else subject.artifact
 
 
@@ -110,7 +114,7 @@ def expectations(study: Study, capability: str | None = None) -> dict[str, Row]:
     own = study.machine.compute_capability if study.machine.gpus else CPU
     on = capability or own
     return {
-        subject.name: look_up(study.vllm.version, on, quantization_of(subject))
+        subject.name: look_up(study.vllm.version, on, quantization_of(study, subject))
         for subject in study.subjects
         if subject.engine == "vllm" and on is not None
     }

@@ -17,7 +17,17 @@ from reproquant.files import read_json
 
 EMBEDDING, OUTPUT = "model.embed_tokens.weight", "lm_head.weight"
 HELD_IN_HALVES = frozenset(("F64", "F32", "F16", "BF16"))
-ELEMENT_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1, "F8_E5M2": 1, "I8": 1, "U8": 1}
+ELEMENT_BYTES = {
+    "F64": 8,
+    "F32": 4,
+    "F16": 2,
+    "BF16": 2,
+    "F8_E4M3": 1,
+    "F8_E5M2": 1,
+    "I8": 1,
+    "U8": 1,
+    "I32": 4,
+}
 CACHE_BYTES = {
     "f32": 4, "f16": 2, "bf16": 2, "q8_0": 34 / 32, "q5_1": 24 / 32, "q5_0": 22 / 32, "q4_1": 20 / 32,
     "q4_0": 18 / 32,

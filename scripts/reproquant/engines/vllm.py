@@ -13,10 +13,12 @@ from reproquant.engines.native import NativeRun, speeds_of_vllm_bench
 from reproquant.engines.runtime import Invocation, Runtime, Shared
 from reproquant.engines.streamed import Streamed, of_checkpoint, option
 from reproquant.errors import StudyError
+from reproquant.files import repository
 from reproquant.study import Benchmark, Subject, Vllm
 
 CACHE_OFF = "--no-enable-prefix-caching"
 COMMAND = ("-m", "vllm.entrypoints.cli.main")
+LATENCY = Path(__file__).parent / "in_vllm" / "latency.py"
 TIMES_SINCE = (0, 27)
 QUIET = {
     "HF_HUB_OFFLINE": "1",
@@ -26,6 +28,8 @@ QUIET = {
     "PYTHONNOUSERSITE": "1",
     "PYTHONPATH": "",
 }
+PLUGIN = "reproquant_fp8_emulated"
+PLUGIN_FOLDER = "workflow/plugins/fp8_emulated"
 
 
 class VllmServer(Engine):
@@ -98,34 +102,38 @@ class VllmServer(Engine):
     def native(self, plan: Plan, subject: Subject, log: Path) -> NativeRun:
         """``vllm bench latency`` for one output token and for all, with the server's engine arguments.
 
-        Its prompts are random ids, and it serves one request at a time.
+        Its prompts are random ids, and it serves one request at a time. One engine serves both
+        lengths (``in_vllm/latency.py``): its start takes up to minutes, each of them seconds.
         """
         benchmark = self._benchmark
         with tempfile.TemporaryDirectory() as folder:
             results = Shared(Path(folder), "/results", writable=True)
-            counts = (1, benchmark.output_tokens)
-            commands = tuple(self._bench(count, results, subject) for count in counts)
-            for command in commands:
-                self._run_tool(command, plan, log, benchmark.native_seconds)
-            first, whole = (results.path / f"{count}.json" for count in counts)
+            command = self._bench((1, benchmark.output_tokens), results, subject)
+            self._run_tool(command, plan, log, 2 * benchmark.native_seconds)
+            first, whole = (results.path / f"{count}.json" for count in (1, benchmark.output_tokens))
             speeds = speeds_of_vllm_bench(first, whole, benchmark.prompt_tokens, benchmark.output_tokens)
-        return NativeRun("vllm bench latency", commands, *speeds)
+        return NativeRun("vllm bench latency", (command,), *speeds)
 
-    def _bench(self, output_tokens: int, results: Shared, subject: Subject) -> tuple[str, ...]:
-        """The tool's command line for some output tokens; it writes ``<output tokens>.json``."""
+    def _bench(self, lengths: Sequence[int], results: Shared, subject: Subject) -> tuple[str, ...]:
+        """The tool's command line for these output lengths; for each it writes ``LENGTH.json``."""
         benchmark = self._benchmark
+        program = Shared(LATENCY.parent, "/program")
         words = (
-            *(*COMMAND, "bench", "latency"),
-            *("--model", self._runtime.seen(self._checkpoint), "--batch-size", "1"),
-            *("--input-len", str(benchmark.prompt_tokens), "--output-len", str(output_tokens)),
+            *(f"{self._runtime.seen(program)}/{LATENCY.name}", ",".join(map(str, lengths))),
+            *(self._runtime.seen(results), "--model", self._runtime.seen(self._checkpoint)),
+            *("--batch-size", "1", "--input-len", str(benchmark.prompt_tokens)),
             *("--num-iters", str(benchmark.native_repetitions), "--num-iters-warmup", "2"),
-            *("--output-json", f"{self._runtime.seen(results)}/{output_tokens}.json"),
             *self._engine_arguments(subject),
         )
-        return self._invocation(words, subject, self._checkpoint, results).command
+        return self._invocation(words, subject, self._checkpoint, results, program).command
 
     def _invocation(self, words: Sequence[str], subject: Subject, *folders: Shared) -> Invocation:
-        variables = {**QUIET, **dict(text.split("=", 1) for text in self._settings.environment_variables)}
+        variables = dict(QUIET)
+        if subject.emulated:
+            plugins = Shared(repository() / PLUGIN_FOLDER, "/plugins")
+            variables |= {"PYTHONPATH": self._runtime.seen(plugins), "VLLM_PLUGINS": PLUGIN}
+            folders = (*folders, plugins)
+        variables |= dict(text.split("=", 1) for text in self._settings.environment_variables)
         return self._runtime.invocation(words, subject.gpus, variables, folders)
 
     def streamed(self, subject: Subject) -> Streamed:

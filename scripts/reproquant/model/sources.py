@@ -8,11 +8,15 @@ from typing import Any
 
 from reproquant.errors import StudyError
 from reproquant.model import embedded, hub, local, synthetic
-from reproquant.study import EmbeddedModel, HubModel, LocalModel, Model, SyntheticModel
+from reproquant.study import Checkpoint, EmbeddedModel, HubModel, LocalModel, Model, SyntheticModel
 
 
 def fetch(
-    model: Model, target: Path, log: Path, tell: Callable[[str], None], tokenizer_gguf: Path | None = None
+    model: Model | Checkpoint,
+    target: Path,
+    log: Path,
+    tell: Callable[[str], None],
+    tokenizer_gguf: Path | None = None,
 ) -> dict[str, Any]:
     """Fill the folder ``target`` with the checkpoint and return what the manifest says of its source.
 

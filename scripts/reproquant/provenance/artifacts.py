@@ -64,6 +64,10 @@ def artifacts(study: Study) -> tuple[Artifact, ...]:
             (("llama-cpp", source),) if study.model.source == "synthetic" else (),
             {"output": model},
         ),
+        *(
+            Artifact("fetch_checkpoint", (), {"output": manifest}, {"checkpoint": name})
+            for name, manifest in _checkpoints(study).items()
+        ),
         Artifact(
             "convert_gguf",
             (("model", model), ("source", source), ("environment", converter)),
@@ -104,6 +108,11 @@ def _machine_code(study: Study) -> list[str]:
     return ["llama_cpp/machine_code.json"] if study.llama_cpp.backend == "cuda" else []
 
 
+def _checkpoints(study: Study) -> dict[str, str]:
+    """The manifests of the checkpoints that others have quantized, by name."""
+    return {name: f"checkpoints/{name}/manifest.json" for name in study.checkpoints}
+
+
 def _capabilities(study: Study) -> list[str]:
     """What vLLM's own source says about GPUs, if a subject runs in it."""
     return ["vllm/capabilities.json"] if "vllm" in study.roles else []
@@ -115,7 +124,8 @@ def _environment(study: Study, role: Role) -> str:
 
 def _benchmark(study: Study, subject: Subject) -> Artifact:
     if subject.engine == "vllm":
-        weights = {"checkpoint": "model/manifest.json", "fp8": "fp8/manifest.json"}[subject.artifact]
+        own = {"checkpoint": "model/manifest.json", "fp8": "fp8/manifest.json"}
+        weights = {**own, **_checkpoints(study)}[subject.artifact]
         engine, proof = _environment(study, "vllm"), _capabilities(study)
     else:
         weights, engine = f"gguf/{subject.artifact}.gguf", "llama_cpp/build.json"
@@ -174,6 +184,7 @@ def _report(study: Study, types: tuple[str, ...]) -> Artifact:
         *_capabilities(study),
         *(f"gguf/{type}.inspect.json" for type in types),
         "fp8/manifest.json",
+        *_checkpoints(study).values(),
         *_measurements(study),
         *(f"bench/{subject.name}.telemetry.json" for subject in study.subjects),
         _benchmark_again(study).main,

@@ -45,6 +45,7 @@ def as_data(content: Content) -> dict[str, object]:
             {
                 "name": subject.name,
                 "status": subject.status,
+                "emulated": subject.emulated,
                 "reasons": [reason.text for reason in subject.reasons],
                 "doubts": [sentence_data(doubt) for doubt in subject.doubts],
                 "evidence": subject.evidence.text if subject.evidence else None,

@@ -61,7 +61,10 @@ def context(numbers: Numbers, study: Study, subjects: Sequence[Subject]) -> tupl
     found += _gain(subjects, levels, study.benchmark.baseline)
     found += _close_calls(subjects, "decode_tok_per_s", "decode", levels[0])
     found += _close_calls(subjects, "output_tok_per_s", "output", levels[-1])
-    unranked = [subject.name for subject in subjects if not subject.ranked]
+    if emulated := [subject.name for subject in subjects if subject.emulated]:
+        text = "without FP8 units, by widening the weights in each forward pass: not FP8's speed, not ranked."
+        found.append((f"Emulated: {', '.join(emulated)}, {text}",))
+    unranked = [subject.name for subject in subjects if not subject.measured]
     if unranked:
         found.append((f"Not ranked: {', '.join(unranked)}. The reasons stand below the table.",))
     return tuple(found)

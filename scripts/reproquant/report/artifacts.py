@@ -34,11 +34,11 @@ class Artifact:
 
 
 def artifacts(numbers: Numbers, study: Study) -> tuple[Artifact, ...]:
-    """The checkpoint, every GGUF that was made, and the FP8 checkpoint if it was made."""
+    """The checkpoints that were fetched, every GGUF that was made, and the FP8 checkpoint if it was made."""
+    fetched = {"checkpoint": "model", **{name: f"checkpoints/{name}" for name in study.checkpoints}}
     found = [
-        _checkpoint(
-            numbers, "checkpoint", "model/manifest.json", facts(numbers, "model/manifest.json", "/source")
-        )
+        _checkpoint(numbers, name, path := f"{folder}/manifest.json", facts(numbers, path, "/source"))
+        for name, folder in fetched.items()
     ]
     found += [
         _gguf(numbers, type)

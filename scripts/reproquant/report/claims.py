@@ -25,6 +25,10 @@ Verdict = Literal["reproduced", "contradicted", "undecided", "not applicable", "
 JUDGED: tuple[Verdict, ...] = ("reproduced", "contradicted", "undecided")
 
 
+Keys = dict[str, str | bool | int]
+"""Keys of a study's subject, with their values."""
+
+
 class Part(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -32,7 +36,7 @@ class Part(BaseModel):
 class OfSubject(Part):
     """A metric of the first subject of the study that has all these keys."""
 
-    subject: dict[str, str | int]
+    subject: Keys
     metric: Literal["prefill_tok_per_s", "decode_tok_per_s", "output_tok_per_s", "ttft_ms", "part_of_ceiling"]
     concurrency: int
 
@@ -54,8 +58,8 @@ class Claim(Part):
     above: float | None = None
     between: tuple[float, float] | None = None
     unit: str = ""
-    beats: dict[str, str | int] | None = None
-    refused: dict[str, str | int] | None = None
+    beats: Keys | None = None
+    refused: Keys | None = None
     elsewhere: str | None = None
     depends_on: tuple[Literal["gpu", "model"], ...]
 
@@ -160,19 +164,19 @@ class _Results:
         }
         return sorted(found)
 
-    def subject(self, keys: Mapping[str, str | int]) -> Subject | str:
+    def subject(self, keys: Keys) -> Subject | str:
         """The first subject of the study that has all these keys."""
         for subject in self.study.subjects:
             if all(getattr(subject, key, None) == value for key, value in keys.items()):
                 return self.subjects[subject.name]
         return f"this study has no subject with {', '.join(f'{key} {value}' for key, value in keys.items())}"
 
-    def figures(self, of: OfSubject, keys: Mapping[str, str | int]) -> Spread | str:
+    def figures(self, of: OfSubject, keys: Keys) -> Spread | str:
         """A subject's metric at the claim's concurrency."""
         subject = self.subject(keys)
         if isinstance(subject, str):
             return subject
-        if not subject.ranked:
+        if not subject.measured:
             return f"{subject.name} is {subject.status}"
         level = next((level for level in subject.levels if level.concurrency.value == of.concurrency), None)
         if level is None:

@@ -47,7 +47,7 @@ class Figure:
 @dataclass(frozen=True)
 class Row:
     """One figure of one subject or artifact. ``ratio`` is new over old, with the range of its pairs if it has
-    any; ``p`` and ``launches`` are those of ``noise.judge``, null where nothing was tested."""
+    any; ``p`` and ``spread`` are those of ``noise.judge``, null where nothing was tested."""
 
     of: str
     metric: str
@@ -61,7 +61,7 @@ class Row:
     low: float | None = None
     high: float | None = None
     p: float | None = None
-    launches: float | None = None
+    spread: float | None = None
 
     @property
     def moved(self) -> bool:
@@ -71,11 +71,12 @@ class Row:
 
 @dataclass(frozen=True)
 class Pair:
-    """A subject that both have; ``obstacles`` are why its speeds can't be compared."""
+    """A subject that both have: its status and the reasons for it, old and new, and ``obstacles``, why its
+    speeds can't be compared."""
 
     name: str
-    old_status: str
-    new_status: str
+    status: tuple[str, str]
+    doubts: tuple[tuple[str, ...], tuple[str, ...]]
     obstacles: tuple[str, ...]
 
 
@@ -118,7 +119,12 @@ def compare(old: Path, new: Path) -> Comparison:
     """
     before, after = load(old), load(new)
     pairs = tuple(
-        Pair(name, one.status, other.status, tuple(_obstacles(before, after, one, other)))
+        Pair(
+            name,
+            (one.status, other.status),
+            (tuple(one.reasons), tuple(other.reasons)),
+            tuple(_obstacles(before, after, one, other)),
+        )
         for name, one in before.measurements.items()
         if (other := after.measurements.get(name)) is not None
     )
@@ -216,7 +222,7 @@ def _timed(
     found = judge(*samples)
     faster = (found.ratio < 1) == (metric in LOWER_IS_BETTER)
     verdict: Verdict = ("faster" if faster else "slower") if found.shown else "no difference shown"
-    return Row(*head, verdict, found.why, found.ratio, found.low, found.high, found.p, found.launches)
+    return Row(*head, verdict, found.why, found.ratio, found.low, found.high, found.p, found.spread)
 
 
 def _size(of: str, old: int, new: int) -> Row:

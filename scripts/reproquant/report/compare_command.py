@@ -57,6 +57,9 @@ def compare(
     for pair in found.pairs:
         if pair.obstacles:
             console.print(escape(f"{pair.name} is not comparable: {'; '.join(pair.obstacles)}"))
+        for side, status, doubts in zip(("old", "new"), pair.status, pair.doubts, strict=True):
+            if doubts:
+                console.print(escape(f"{pair.name}, {side}, is {status}: {' '.join(doubts)}"))
     for words, names in (("gone", found.gone), ("new", found.come)):
         if names:
             console.print(escape(f"{words}: {', '.join(names)}"))
@@ -68,7 +71,7 @@ def sentence(found: Comparison) -> str:
     moved = sum(row.moved for row in found.rows)
     text = f"{moved} of {len(found.rows)} figures moved."
     if found.tested:
-        text += f" {found.tested} of them were tested; chance alone moves each in {LEVEL:.0%} of comparisons."
+        text += f" {found.tested} were tested; chance alone moves each in at most {LEVEL:.0%} of comparisons."
     return text
 
 

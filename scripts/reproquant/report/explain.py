@@ -141,6 +141,7 @@ class _Explainer:
             "build_llama_cpp": ("version", "commit", "compilers", "definitions", "binaries"),
             "fetch_llama_cpp": ("kind", "repository", "package", "version", "commit", "tree_sha256"),
             "fetch_model": ("source",),
+            "fetch_checkpoint": ("source",),
             "build_environment": (
                 *("python", "lock_sha256", "installed_sha256", "frozen_sha256", "torch"),
                 *("image", "tool", "tool_version"),

@@ -8,10 +8,11 @@ likely as the one found, and the share of choices that lie at least as far out i
 Five against five rounds give 0.8 % if none overlap and 1.6 % if one pair does;
 three against three can't go below 10 %.
 
-The test takes rounds as independent, and rounds of one start of a server aren't
-quite. So a difference must also be larger than what the starts within either run
-differ by. What differs between two runs but not between two starts, such as the
-temperature of the room, no rounds can tell: repeat a run to see it.
+The test takes rounds as independent, and those of one run aren't quite: they share
+starts of the server, and what else the machine did. So the medians must also lie
+further apart than the rounds of either run. What differs between two runs and not
+within one, such as the temperature of the room, no rounds can tell: repeat a run to
+see it.
 """
 
 from __future__ import annotations
@@ -42,14 +43,14 @@ class Judgement:
 
     ``ratio`` is new over old. Where the rounds have the same places it is the median over the pairs,
     with the lowest and highest pair as ``low`` and ``high``; else that of the medians, without a range.
-    ``launches`` is how far the starts of a server differ within a run, relative; the larger of both runs.
+    ``spread`` is how far the rounds of a run lie apart, over the old median; the larger of both runs.
     """
 
     ratio: float
     low: float | None
     high: float | None
     p: float
-    launches: float
+    spread: float
     shown: bool
     why: str
 
@@ -58,18 +59,18 @@ def judge(old: Sample, new: Sample) -> Judgement:
     """Whether ``new`` differs from ``old``; figures are positive, and neither sample is empty."""
     ratio, low, high = _ratio(old, new)
     p = rank_sum_p(old.rounds, new.rounds)
-    launches = max(_between_launches(old), _between_launches(new))
+    spread = max(max(one.rounds) - min(one.rounds) for one in (old, new)) / median(old.rounds)
+    apart = abs(median(new.rounds) / median(old.rounds) - 1)
     clearest = 2 / comb(len(old.rounds) + len(new.rounds), len(old.rounds))
     if clearest > LEVEL:
         why = f"{len(old.rounds)} and {len(new.rounds)} rounds are too few: p can't go below {clearest:.2g}"
     elif p > LEVEL:
-        why = f"the rounds overlap: p = {p:.2g}"
-    elif abs(ratio - 1) <= launches:
-        why = f"p = {p:.2g}, but starts within one run differ by {launches:.1%}"
+        why = f"they overlap: p = {p:.2g}"
+    elif apart <= spread:
+        why = f"p = {p:.2g}, but rounds of one run differ as much"
     else:
         why = f"p = {p:.2g}"
-    shown = clearest <= LEVEL and p <= LEVEL and abs(ratio - 1) > launches
-    return Judgement(ratio, low, high, p, launches, shown, why)
+    return Judgement(ratio, low, high, p, spread, p <= LEVEL and apart > spread, why)
 
 
 def rank_sum_p(old: Sequence[float], new: Sequence[float]) -> float:
@@ -100,13 +101,3 @@ def _ratio(old: Sample, new: Sample) -> tuple[float, float | None, float | None]
         return median(new.rounds) / median(old.rounds), None, None
     pairs = [after / before for before, after in zip(old.rounds, new.rounds, strict=True)]
     return median(pairs), min(pairs), max(pairs)
-
-
-def _between_launches(sample: Sample) -> float:
-    """How far the medians of a run's launches lie apart, over the median of all; 0 for one launch."""
-    launches = {launch for launch, _ in sample.places}
-    medians = [
-        median(value for value, place in zip(sample.rounds, sample.places, strict=True) if place[0] == launch)
-        for launch in launches
-    ]
-    return (max(medians) - min(medians)) / median(sample.rounds) if medians else 0.0

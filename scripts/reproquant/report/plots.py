@@ -165,14 +165,14 @@ def _output(axes: Axes, subjects: Sequence[Subject], colours: dict[str, str]) ->
                 markersize=7,
                 color=colour,
             )
-        ends.append((medians[-1], levels[-1].concurrency, subject.name, colour))
+        ends.append((medians[-1], levels[-1].concurrency, _name(subject), colour))
     _from_zero(
         axes,
         x=[end[1] for end in ends],
         y=[n for s in subjects for v in s.levels for n in v.figures["output_tok_per_s"].rounds],
     )
     axes.set_xticks(sorted({_value(level.concurrency) for subject in subjects for level in subject.levels}))
-    _room_for_names(axes, [subject.name for subject in subjects])
+    _room_for_names(axes, [_name(subject) for subject in subjects])
     _side_labels(axes, [(_value(x), _value(y), name, colour) for y, x, name, colour in ends])
     axes.set_xlabel("requests at once")
     axes.set_ylabel("output, tok/s")
@@ -187,9 +187,9 @@ def _size(axes: Axes, subjects: Sequence[Subject], colours: dict[str, str]) -> N
         _mark(axes, decode[subject.name], place, marker="o", markersize=9, color=_ink(subject, colours))
     _from_zero(axes, y=list(decode.values()))
     axes.set_xlim(0, max(_value(subject.size) for subject in subjects) / step)
-    _room_for_names(axes, [subject.name for subject in subjects])
+    _room_for_names(axes, [_name(subject) for subject in subjects])
     _side_labels(
-        axes, [(_value(s.size) / step, _value(decode[s.name]), s.name, _ink(s, colours)) for s in subjects]
+        axes, [(_value(s.size) / step, _value(decode[s.name]), _name(s), _ink(s, colours)) for s in subjects]
     )
     axes.set_xlabel(f"size of the weights, {unit}")
     axes.set_ylabel("decode, tok/s")
@@ -237,8 +237,12 @@ def _ink(subject: Subject, colours: dict[str, str]) -> str:
 
 
 def _label(subject: Subject, median: Number) -> str:
-    status = "" if subject.status == "ok" else f" ({subject.status})"
-    return f"{subject.name}{status}  {show_bare(median)}"
+    standing = "" if subject.standing == "ok" else f" ({subject.standing})"
+    return f"{subject.name}{standing}  {show_bare(median)}"
+
+
+def _name(subject: Subject) -> str:
+    return f"{subject.name} (emulated)" if subject.emulated else subject.name
 
 
 def _from_zero(axes: Axes, x: Sequence[Number] = (), y: Sequence[Number] = ()) -> None:

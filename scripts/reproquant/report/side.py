@@ -75,6 +75,8 @@ def _of_folder(folder: Path) -> Side:
     artifacts = ("checkpoint", *study.get("quality", {}).get("artifacts", ()))
     evaluated = [path for name in artifacts if (path := folder / f"quality/{name}.json").is_file()]
     measurements = [_as(Measurement, path) for path in subjects if path.is_file()]
+    if not measurements:
+        raise _unusable(folder, "none of its study's subjects is measured")
     return Side(
         path=folder,
         study=study,

@@ -57,6 +57,7 @@ class Subject:
     engine: str
     artifact: str
     status: Status
+    emulated: bool
     baseline: bool
     hardware: str
     expected: str | None
@@ -73,9 +74,19 @@ class Subject:
     doubts: tuple[Sentence, ...] = ()
 
     @property
-    def ranked(self) -> bool:
-        """Whether its figures may be compared with others'."""
+    def measured(self) -> bool:
+        """Whether its figures can be believed."""
         return self.status in RANKED and bool(self.levels)
+
+    @property
+    def ranked(self) -> bool:
+        """Whether its figures may be compared with others': an emulation's say nothing about its format."""
+        return self.measured and not self.emulated
+
+    @property
+    def standing(self) -> str:
+        """The status, with what must never be left out of it."""
+        return f"{self.status}, emulated" if self.emulated else self.status
 
     @property
     def single(self) -> Level:
@@ -120,6 +131,7 @@ def _read(numbers: Numbers, study: Study, subject: StudySubject) -> Subject:
         engine=ENGINES[subject.engine],
         artifact=subject.artifact,
         status=measurement.status,
+        emulated=measurement.emulated,
         baseline=subject.name == study.benchmark.baseline,
         hardware=measurement.hardware,
         expected=measurement.expected,

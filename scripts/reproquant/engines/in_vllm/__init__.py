@@ -1,0 +1,1 @@
+"""Programs for vLLM's own Python, in a folder of their own: it comes first where that looks for imports."""
