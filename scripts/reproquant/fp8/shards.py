@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from reproquant.errors import FormatError
 from reproquant.fp8.source import StoredTensor
 
 DTYPES = {
@@ -45,9 +46,10 @@ def read_rows(tensor: StoredTensor, rows: Tensor) -> Tensor:
 
 
 def take(file: BufferedReader, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
-    """The next bytes of a file as a tensor."""
+    """The next bytes of a file as a tensor; raises FormatError if there are too few."""
     buffer = torch.empty(torch.Size(shape).numel() * dtype.itemsize, dtype=torch.uint8)
-    file.readinto(memoryview(buffer.numpy()))
+    if file.readinto(memoryview(buffer.numpy())) < len(buffer):
+        raise FormatError(file.name, "it ends in the middle of a tensor", "make or fetch the file again")
     return buffer.view(dtype).view(shape)
 
 
