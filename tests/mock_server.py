@@ -12,12 +12,15 @@ import argparse
 import asyncio
 import json
 import os
+import socket
+import struct
 import subprocess
 import sys
 import time
 import uuid
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -25,6 +28,7 @@ from typing import Any, Literal
 from aiohttp import web
 
 TEXT = "量"
+SO_TIMESTAMPNS = 35  # Linux's asm-generic/socket.h
 CACHED = 16
 FIRST_ROUND = 3
 """How many requests come before the rounds, where the warm-up of the fault suite has three lone ones."""
@@ -107,18 +111,42 @@ OTHERS = {
 }
 
 
-class Arrival(asyncio.Protocol):
-    """aiohttp's protocol of a connection, and when the last bytes of a request came in (monotonic ns)."""
+class Arrival(asyncio.BufferedProtocol):
+    """aiohttp's protocol of a connection, and when the last bytes of a request reached it (monotonic ns).
+
+    That is the kernel's stamp where it has one: this process may have been busy.
+    """
 
     def __init__(self, served: asyncio.Protocol) -> None:
         self._served = served
+        self._buffer = bytearray(65536)
         self.came_ns = 0
-        for name in ("connection_made", "connection_lost", "eof_received", "pause_writing", "resume_writing"):
+        for name in ("eof_received", "pause_writing", "resume_writing"):
             setattr(self, name, getattr(served, name))
 
-    def data_received(self, data: bytes) -> None:
-        self.came_ns = time.monotonic_ns()
-        self._served.data_received(data)
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._socket = transport.get_extra_info("socket").dup()
+        with suppress(OSError):
+            self._socket.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+        self._served.connection_made(transport)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._socket.close()
+        self._served.connection_lost(error)
+
+    def get_buffer(self, sizehint: int) -> bytearray:
+        """Asked right before the bytes are read, which are still there to look at."""
+        with suppress(OSError):
+            _, ancillary, _, _ = self._socket.recvmsg(len(self._buffer), 64, socket.MSG_PEEK)
+            self.came_ns = time.monotonic_ns()
+            for level, kind, stamp in ancillary:
+                if (level, kind) == (socket.SOL_SOCKET, SO_TIMESTAMPNS):
+                    seconds, nanoseconds = struct.unpack("@ll", stamp)
+                    self.came_ns += seconds * 1_000_000_000 + nanoseconds - time.time_ns()
+        return self._buffer
+
+    def buffer_updated(self, count: int) -> None:
+        self._served.data_received(bytes(self._buffer[:count]))
 
 
 class MockServer:
@@ -221,13 +249,14 @@ class Answer:
             due = came + ttft_s + last * step_s
             if first >= self.tokens // 2 and behaviour.stalls(self.number):
                 due += behaviour.stall_s
+            chunk = self._chunk(first, last)
             await asyncio.sleep(max(0.0, due - time.monotonic()))
             self.last_ns = time.monotonic_ns()
             self.first_ns = self.first_ns or self.last_ns
             self.last_s = self.last_ns / 1e9 - came
             self.first_s = self.first_s or ttft_s + self.last_s - (due - came)
             if last >= behaviour.withheld:
-                await self._write(response, self._chunk(first, last), step_s / 4)
+                await self._write(response, chunk, step_s / 4)
         for event in self._end():
             await response.write(event)
 

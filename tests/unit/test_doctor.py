@@ -292,6 +292,7 @@ def test_only_the_impossible_stops_a_run(tmp_path: Path, monkeypatch: pytest.Mon
         ("two V100 with 16 GB", {"benchmark", "benchmark_again"}),
         ("only CUDA 13", {"build_llama_cpp"}),
         ("a commit that the Hub hasn't got", {"fetch_model"}),
+        ("a checkpoint of others that the Hub hasn't got", {"fetch_checkpoint"}),
         ("a disk that is too small", set(STAGES)),
     ],
 )

@@ -38,7 +38,7 @@ def test_the_v100_study_has_its_whole_plan_on_a_machine_without_gpu(tmp_path: Pa
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert done.returncode == 0, done.stderr
     assert planned(done.stdout) == {
-        "all", "build_environment", "read_vllm", "fetch_llama_cpp", "build_llama_cpp", "prove_cuda", "fetch_model", "convert_gguf",
+        "all", "build_environment", "read_vllm", "fetch_llama_cpp", "build_llama_cpp", "prove_cuda", "fetch_model", "fetch_checkpoint", "convert_gguf",
         "quantize_gguf", "inspect_gguf", "quantize_fp8", "benchmark", "benchmark_again", "evaluate_original", "evaluate_quality", "report", "seal",
     }  # fmt: skip
     print(f"CPU seconds: {after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime:.2f}")

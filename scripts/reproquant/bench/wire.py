@@ -92,13 +92,14 @@ def _kept(exchange: Exchange) -> Iterator[None]:
 def _connect(address: tuple[str, int], timeout_s: float) -> socket.socket:
     """A connection that the server has taken already: it answered a question for its health on it."""
     client = http.client.HTTPConnection(*address, timeout=timeout_s)
+    client.connect()
+    with suppress(OSError):  # a kernel without stamps
+        client.sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
     client.request("GET", "/health")
     client.getresponse().read()
     if client.sock is None:
-        client.connect()
+        raise ConnectionError("the server keeps no connection open")
     connection: socket.socket = client.sock
-    with suppress(OSError):  # a kernel without stamps
-        connection.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
     return connection
 
 

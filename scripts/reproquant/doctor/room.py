@@ -42,12 +42,13 @@ def needs() -> Needs:
 
 def model(study: Study, reading: Reading) -> Iterator[Check]:
     """The model, and each checkpoint that others have quantized, lies here or its source answers."""
-    yield _obtainable("model", study.model.source, reading.source, reading)
+    yield _obtainable("model", study.model.source, reading.source, reading, "fetch_model")
     for name, source in reading.checkpoints.items():
-        yield _obtainable(f"checkpoints.{name}", study.checkpoints[name].source, source, reading)
+        kind = study.checkpoints[name].source
+        yield _obtainable(f"checkpoints.{name}", kind, source, reading, "fetch_checkpoint")
 
 
-def _obtainable(key: str, kind: str, source: Source, reading: Reading) -> Check:
+def _obtainable(key: str, kind: str, source: Source, reading: Reading, stage: str) -> Check:
     mount = " (in a container: an image holds no weights, so mount the folder, -v HOST:CONTAINER)"
     remedies = {
         "local": f"correct {key}.local.path" + (mount if reading.host.in_container else ""),
@@ -61,7 +62,7 @@ def _obtainable(key: str, kind: str, source: Source, reading: Reading) -> Check:
         f"from {kind}",
         remedies.get(kind, ""),
         "impossible" if source.hopeless else "warning",
-        ("fetch_model",),
+        (stage,),
     )
 
 

@@ -113,6 +113,7 @@ def _draw(
             ncols=len(cards),
             frameon=False,
         )
+    figure.align_ylabels()
     rows[-1][0].set_xlabel("s")
 
 
