@@ -85,7 +85,7 @@ def test_the_tool_runs_once_for_each_length_and_gets_the_engine_that_the_first_h
     cli = tmp_path / "vllm/entrypoints/cli"
     cli.mkdir(parents=True)
     (tmp_path / "vllm/__init__.py").write_text(
-        "class LLM:\n    started = 0\n    def __init__(self):\n        LLM.started += 1\n"
+        "class LLM:\n    started = 0\n    def __init__(self):\n        type(self).started += 1\n"
         "    @classmethod\n    def from_engine_args(cls):\n        return cls()\n"
     )
     (cli / "main.py").write_text(

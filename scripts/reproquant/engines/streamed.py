@@ -14,6 +14,7 @@ from gguf import GGUFReader
 
 from reproquant.errors import FormatError
 from reproquant.files import read_json
+from reproquant.gguf.header import Header
 
 EMBEDDING, OUTPUT = "model.embed_tokens.weight", "lm_head.weight"
 HELD_IN_HALVES = frozenset(("F64", "F32", "F16", "BF16"))
@@ -78,7 +79,7 @@ def of_gguf(path: Path, cache_types: tuple[str, str], memories: int) -> Streamed
     Raises FormatError if the file is no GGUF with a shape, or a type isn't known.
     """
     try:
-        reader = GGUFReader(path)
+        reader = Header(path)
         sizes = {tensor.name: int(tensor.n_bytes) for tensor in reader.tensors}
         architecture = _field(reader, "general.architecture")
         layers = int(_field(reader, f"{architecture}.block_count"))

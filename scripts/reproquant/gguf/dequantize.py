@@ -13,6 +13,7 @@ from gguf.quants import dequantize as dequantize_blocks
 from safetensors.numpy import save_file
 
 from reproquant.errors import FormatError
+from reproquant.gguf.header import Header
 
 OUTSIDE = {
     "token_embd.weight": "model.embed_tokens.weight",
@@ -41,7 +42,7 @@ def dequantize(gguf: Path, model: Path, target: Path) -> None:
     memory; config.json comes from ``model``, the checkpoint that the GGUF was made from. Raises FormatError
     for a tensor that has no place in such a decoder, or whose type can't be dequantized.
     """
-    reader = GGUFReader(gguf)
+    reader = Header(gguf)
     shards: dict[str, list[ReaderTensor]] = defaultdict(list)
     for tensor in reader.tensors:
         shards[tensor.name.split(".")[1] if tensor.name.startswith("blk.") else tensor.name].append(tensor)

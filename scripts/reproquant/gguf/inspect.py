@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from gguf import GGUFReader, LlamaFileType
 
 from reproquant.errors import FormatError
+from reproquant.gguf.header import Header
 
 NO_PROMISE = "no promise known"
 REMEDY = "delete it and run the workflow again: it makes the file anew"
@@ -94,7 +95,7 @@ def require_type(path: Path, type: str) -> None:
 def _open(path: Path) -> GGUFReader:
     """The file, mapped into memory; a reader that fails or finds too few bytes means it is no whole GGUF."""
     try:
-        return GGUFReader(path)
+        return Header(path)
     except (OSError, ValueError, KeyError, IndexError) as error:
         raise FormatError(path, f"it is no whole GGUF file: {error}", REMEDY) from error
 
