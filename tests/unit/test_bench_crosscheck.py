@@ -61,6 +61,20 @@ def test_decode_by_client_and_native_tool_may_differ_by_three_percent_and_by_ten
     assert (check.right_of, check.verdict) == ("a tool", verdict)
 
 
+@pytest.mark.parametrize(("tok_per_s", "verdict"), [(130.0, "flagged"), (80.0, "rejected")])
+def test_a_client_slower_than_the_native_tool_is_believed_where_the_servers_clock_agrees(
+    tok_per_s: float, verdict: str
+) -> None:
+    check = next(one for one in checks([told()], native=tok_per_s) if one.right_of == "a tool")
+    assert check.verdict == verdict
+    assert ("the server's clock confirms" in (check.reason or "")) == (verdict == "flagged")
+
+
+def test_a_client_slower_than_the_native_tool_is_rejected_where_the_servers_clock_differs() -> None:
+    found = checks([told(decode_ms=1300.0)], native=130.0)
+    assert next(one.verdict for one in found if one.right_of == "a tool") == "rejected"
+
+
 def test_tokens_must_be_as_many_as_the_server_counted() -> None:
     beside = Round(launch=0, round=0, concurrency=1, start_skew_ms=0, counted_tokens=128)
     (check,) = checks([request()], [beside])

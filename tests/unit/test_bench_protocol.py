@@ -253,7 +253,7 @@ class WithTool(MockEngine):
         return NativeRun("a tool", (("a", "tool"),), (500.0,), (self._decode, self._decode))
 
 
-@pytest.mark.parametrize(("factor", "status"), [(1.0, "ok"), (3.0, "rejected")])
+@pytest.mark.parametrize(("factor", "status"), [(1.0, "ok"), (0.3, "rejected")])
 def test_the_engines_own_tool_confirms_the_decode_or_rejects_it(
     factor: float, status: str, prompt: Path
 ) -> None:

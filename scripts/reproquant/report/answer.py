@@ -33,7 +33,8 @@ def answer(numbers: Numbers, study: Study, subjects: Sequence[Subject]) -> Sente
     speed = say("{}" + _flag_note(decoder), decode.median)
     volume = say("{}" + _flag_note(giver), output.median)
     if len(decoders) == 1:
-        text = f"only {decoder.name}{_flag_note(decoder)} could be ranked: "
+        flagged = " (flagged)" if _flag_note(decoder) else ""
+        text = f"only {decoder.name}{flagged} could be ranked: "
         figures = say("it decodes {} {} and gives {} {}", decode.median, single, output.median, many)
         return where + say(text + "{}; its weights take {}.", figures, decoder.size)
     if decoder is giver:
