@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from extract_plot import standalone
 from finished_study import finish
 from reproquant.cli import app
 from reproquant.errors import FormatError
-from reproquant.files import read_json, write_json
+from reproquant.files import read_json, repository, write_json
 from reproquant.provenance.audit import audit
 from reproquant.provenance.digests import Digests
 from reproquant.provenance.findings import Finding, Kind
@@ -104,3 +105,15 @@ def test_an_unsealed_study_or_an_existing_folder_is_refused(results: Path, tmp_p
     with pytest.raises(FormatError, match="sealed"):
         publish(results, tmp_path / "new")
     assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in (repository() / "published").iterdir()))
+def test_the_results_kept_in_this_repository_are_sound(name: str) -> None:
+    assert found(repository() / "published" / name) == []
+
+
+def test_the_readmes_plot_is_the_published_reports() -> None:
+    page = (repository() / "published/h200-2026-12-01/report/index.html").read_text(encoding="utf-8")
+    assert (repository() / "docs/h200-output.svg").read_text(encoding="utf-8") == standalone(page, "output")
+    with pytest.raises(FormatError, match="use one of: decode, output"):
+        standalone(page, "nothing")
