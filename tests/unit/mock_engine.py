@@ -91,3 +91,10 @@ def benchmark(prompt: Path, **changes: Any) -> Benchmark:
         "limits": WIDE,
     }
     return Benchmark(**{**settings, **changes})
+
+
+def write_prompt(folder: Path) -> Path:
+    """A file with a text of 80 different characters, which the mock server makes 80 ids of."""
+    path = folder / "prompt.txt"
+    path.write_text("".join(chr(0x4E00 + number) for number in range(80)), encoding="utf-8")
+    return path

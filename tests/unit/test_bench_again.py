@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from finished_study import finish
-from mock_engine import MockEngine, benchmark, subject
+from mock_engine import MockEngine, benchmark, subject, write_prompt
 from reproquant.bench import session
 from reproquant.bench.again import measure_again
 from reproquant.bench.measurement import Measurement
@@ -21,9 +21,7 @@ from reproquant.study import Study
 
 @pytest.fixture
 def prompt(tmp_path: Path) -> Path:
-    path = tmp_path / "prompt.txt"
-    path.write_text("".join(chr(0x4E00 + number) for number in range(80)), encoding="utf-8")
-    return path
+    return write_prompt(tmp_path)
 
 
 @pytest.fixture(autouse=True)

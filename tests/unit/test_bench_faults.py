@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mock_engine import WIDE, MockEngine, benchmark, subject
+from mock_engine import WIDE, MockEngine, benchmark, subject, write_prompt
 from mock_server import BEHAVIOURS, OTHERS
 from reproquant.bench import session
 from reproquant.bench.measurement import Measurement
@@ -80,9 +80,7 @@ RIGHT_DECODE = ("steady", "within", "chunked", "withheld", "torn", "empty", "col
 
 @pytest.fixture(scope="module")
 def prompt(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("faults") / "prompt.txt"
-    path.write_text("".join(chr(0x4E00 + number) for number in range(80)), encoding="utf-8")
-    return path
+    return write_prompt(tmp_path_factory.mktemp("faults"))
 
 
 @pytest.fixture(autouse=True)

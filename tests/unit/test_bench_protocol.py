@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
-from mock_engine import COUNTERS, SUMS, WIDE, MockEngine, benchmark, subject
+from mock_engine import COUNTERS, SUMS, WIDE, MockEngine, benchmark, subject, write_prompt
 from reproquant.bench import session
 from reproquant.bench.measurement import Measurement
 from reproquant.bench.protocol import measure
@@ -30,12 +30,6 @@ E1 = (
     "ValueError: The quantization method fp8 is not supported for the current GPU. "
     "Minimum capability: 80. Current capability: 70."
 )
-
-
-def write_prompt(folder: Path) -> Path:
-    path = folder / "prompt.txt"
-    path.write_text("".join(chr(0x4E00 + number) for number in range(80)), encoding="utf-8")
-    return path
 
 
 @pytest.fixture

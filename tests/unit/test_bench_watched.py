@@ -10,7 +10,7 @@ from typing import Any
 import pynvml
 import pytest
 
-from mock_engine import MockEngine, benchmark, subject
+from mock_engine import MockEngine, benchmark, subject, write_prompt
 from nvml_replay import play
 from reproquant.bench.measurement import Measurement
 from reproquant.bench.protocol import measure
@@ -35,9 +35,7 @@ class OnCards(MockEngine):
 
 @pytest.fixture
 def prompt(tmp_path: Path) -> Path:
-    path = tmp_path / "prompt.txt"
-    path.write_text("".join(chr(0x4E00 + number) for number in range(80)), encoding="utf-8")
-    return path
+    return write_prompt(tmp_path)
 
 
 @pytest.fixture(autouse=True)

@@ -125,10 +125,14 @@ def _divided(files: Sequence[Carried], part_bytes: int) -> Iterator[list[Piece]]
 def _copy(source: Path, piece: Piece, output: Any) -> None:
     with source.open("rb") as file:
         file.seek(piece.start)
-        left = piece.bytes
-        while left and (chunk := file.read(min(left, CHUNK_BYTES))):
-            output.write(chunk)
-            left -= len(chunk)
+        _pour(file, output, piece.bytes)
+
+
+def _pour(source: Any, output: Any, left: int) -> None:
+    """Copy so many bytes from where one file stands to where the other does."""
+    while left and (chunk := source.read(min(left, CHUNK_BYTES))):
+        output.write(chunk)
+        left -= len(chunk)
 
 
 def join(manifest: Manifest, folder: Path, target: Path) -> list[Carried]:
@@ -167,10 +171,7 @@ def _unpack(manifest: Manifest, part: PartFile, source: Path, target: Path) -> N
             place.touch()
             with place.open("r+b") as output:
                 output.seek(piece.start)
-                left = piece.bytes
-                while left and (chunk := file.read(min(left, CHUNK_BYTES))):
-                    output.write(chunk)
-                    left -= len(chunk)
+                _pour(file, output, piece.bytes)
 
 
 def _put_in_place(file: Carried, target: Path, used: Path) -> None:
