@@ -55,7 +55,8 @@ def fp8(tiny: Checkout, tmp_path_factory: pytest.TempPathFactory) -> Path:
     original = manifest.Manifest.load(tiny.results / "model/manifest.json")
     settings = study.fp8.model_copy(update={"fused_scales": "separate"})
     torch = python_env.ensure("fp8", folder / "log")
-    checkpoint.make(original, settings, torch, folder / "checkpoint", folder / "log")
+    made, unfinished, log = (folder / name for name in ("checkpoint", "unfinished", "log"))
+    checkpoint.make(original, settings, torch, made, unfinished, log, print)
     manifest.write(folder / "checkpoint", folder / "manifest.json", original.name, original.source)
     return folder / "manifest.json"
 
