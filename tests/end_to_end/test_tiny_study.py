@@ -36,7 +36,7 @@ def test_a_subject_is_measured_with_exact_counts_and_no_cache_hit(subject: str, 
     assert data["hardware"] == "cpu"
     assert len(data["requests"]) == 3 * (1 + 2)
     for request in data["requests"]:
-        assert (request["prompt_tokens"], request["completion_tokens"]) == (64, 16)
+        assert (request["prompt_tokens"], request["completion_tokens"]) == (64, 48)
         assert request["cached_tokens"] in (0, None)
         assert request["error"] is None
     assert [
@@ -69,7 +69,7 @@ def test_the_server_confirms_the_clients_figures(subject: str, tiny: Checkout) -
     pairs = {(check["what"], check["concurrency"]): check for check in data["checks"]}
     for concurrency in (1, 2):
         tokens = pairs["output tokens", concurrency]
-        assert tokens["left"] == tokens["right"] == 3 * concurrency * 16
+        assert tokens["left"] == tokens["right"] == 3 * concurrency * 48
         assert ("decode", concurrency) in pairs
     assert pairs["first token and prefill", 1]["difference"] > 0
     assert all(request["server"]["mean_of"] == 1 for request in data["requests"])
