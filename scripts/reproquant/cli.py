@@ -192,7 +192,7 @@ def publish(
     ],
     results: Results = Path("results/embedded"),
 ) -> None:
-    """Copy a finished study without weights and binaries, to be kept; `audit` knows such a folder."""
+    """Copy a finished study without what is large, to be kept; `audit` knows such a folder."""
     with _known_failures():
         found = publish_study(results, target)
         print(f"{target}: {len(found.withheld)} files of {found.bytes / 1e9:.1f} GB are there by digest only")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 from typer.testing import CliRunner
@@ -44,7 +45,8 @@ def found(results: Path) -> list[Finding]:
 def test_published_results_are_sound_without_weights_results_and_store(published: Path) -> None:
     assert found(published) == []
     names = [path.name for path in published.rglob("*") if path.is_file()]
-    assert {"root.json", "study.json", "index.html", "report.tsv", "manifest.json"} <= {*names}
+    assert {"root.json", "study.json", "report.md", "report.tsv", "manifest.json"} <= {*names}
+    assert "index.html" not in names
     assert not [name for name in names if name.endswith((".gguf", ".safetensors")) or name == "llama-server"]
 
 
@@ -70,7 +72,7 @@ def test_another_digest_of_something_withheld_makes_it_missing(published: Path) 
 
 
 @pytest.mark.parametrize("name", ["report/report.md", "model/manifest.json"])
-def test_only_weights_and_binaries_can_be_withheld(published: Path, name: str) -> None:
+def test_only_what_is_large_can_be_withheld(published: Path, name: str) -> None:
     (published / name).unlink()
     data = read_json(published / "published.json")
     (record,) = [
@@ -112,8 +114,10 @@ def test_the_results_kept_in_this_repository_are_sound(name: str) -> None:
     assert found(repository() / "published" / name) == []
 
 
-def test_the_readmes_plot_is_the_published_reports() -> None:
-    page = (repository() / "published/h200-2026-12-01/report/index.html").read_text(encoding="utf-8")
-    assert (repository() / "docs/h200-output.svg").read_text(encoding="utf-8") == standalone(page, "output")
-    with pytest.raises(FormatError, match="use one of: decode, output"):
+def test_a_plot_taken_out_of_the_page_brings_its_colours(results: Path) -> None:
+    page = (results / "report/index.html").read_text(encoding="utf-8")
+    alone = standalone(page, "decode")
+    assert alone.startswith("<svg ") and "--series-0:" in alone and "prefers-color-scheme: dark" in alone
+    assert ElementTree.fromstring(alone).tag.endswith("svg")
+    with pytest.raises(FormatError, match="use one of: decode"):
         standalone(page, "nothing")

@@ -1,8 +1,9 @@
-"""Finished results to be kept and shown: everything but weights and binaries, which stand there by digest.
+"""Finished results to be kept and shown: everything but what is large, which stands there by digest.
 
-``published.json`` in such a folder lists what was withheld. An audit takes that list for a
-file only where a record or a manifest promises the same digest, and for nothing else than
-weights and binaries: a report or a measurement that is gone is missing.
+Large are weights and binaries, and the report's page, which repeats every request for every figure
+that came of it: report.md and report.json hold the same figures. ``published.json`` in such a
+folder lists what was withheld. An audit takes that list for a file only where a record or a
+manifest promises the same digest, and for nothing else: a measurement that is gone is missing.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from reproquant.study import Study
 
 NAME = "published.json"
 BENCHMARKS = "benchmarks/**/*.tsv"
+LARGE = (".gguf", "report/index.html")
 
 
 class Part(BaseModel):
@@ -84,14 +86,14 @@ def publish(results: Path, target: Path) -> Publication:
 
 
 def withholdable(evidence: Evidence) -> dict[str, str]:
-    """Weights and binaries with the sha256 that their records or manifests promise."""
+    """Weights, binaries and the page with the sha256 that their records or manifests promise."""
     listed = {
         evidence.name(path): sha256
         for listing in evidence.listings.values()
         for path, sha256 in listing.digests.items()
     }
     return {
-        **{name: sha256 for name, sha256 in evidence.promised.items() if name.endswith(".gguf")},
+        **{name: sha256 for name, sha256 in evidence.promised.items() if name.endswith(LARGE)},
         **listed,
     }
 
