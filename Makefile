@@ -14,7 +14,7 @@ report: .venv/.ready
 test: .venv/.ready-dev lint
 	$(BIN)/pytest
 
-# 1.26 GB of Debian's CUDA packages, once; no GPU.
+# The part of `make test` that takes 1.26 GB of Debian's CUDA packages, once; no GPU.
 test-cuda: .venv/.ready-dev
 	$(BIN)/pytest tests/cuda
 
