@@ -13,13 +13,10 @@ from __future__ import annotations
 import argparse
 import json
 import struct
-import sys
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
-from programs import HEAD, Cost, make_model, run, write_text, writer
+from programs import HEAD, Cost, in_scratch, make_model, run, write_text, writer
 
-from reproquant.errors import ReproquantError
 from reproquant.fp8 import layouts
 from reproquant.study import Fp8
 from reproquant.toolchain import autofp8, python_env
@@ -114,11 +111,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=16)
     parser.add_argument("--row-tokens", type=int, default=512)
     parser.add_argument("--only", choices=PROGRAMS, nargs="+", default=PROGRAMS)
-    try:
-        with TemporaryDirectory() as scratch:
-            benchmark(parser.parse_args(), Path(scratch))
-    except ReproquantError as error:
-        sys.exit(str(error))
+    in_scratch(benchmark, parser.parse_args())
 
 
 if __name__ == "__main__":

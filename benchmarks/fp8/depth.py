@@ -10,13 +10,11 @@ Prints the peak memory of each and the ratio of the last to the first.
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from programs import HEAD, make_model, run, write_text, writer
+from programs import HEAD, in_scratch, make_model, run, write_text, writer
 
-from reproquant.errors import ReproquantError
 from reproquant.toolchain import python_env
 
 
@@ -44,11 +42,7 @@ def main() -> None:
     parser.add_argument("--layers", type=int, nargs="+", default=[2, 8])
     parser.add_argument("--rows", type=int, default=4)
     parser.add_argument("--row-tokens", type=int, default=512)
-    try:
-        with TemporaryDirectory() as scratch:
-            benchmark(parser.parse_args(), Path(scratch))
-    except ReproquantError as error:
-        sys.exit(str(error))
+    in_scratch(benchmark, parser.parse_args())
 
 
 if __name__ == "__main__":

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
-from reproquant.errors import ToolError  # noqa: E402
+from reproquant.errors import ReproquantError, ToolError  # noqa: E402
 
 TEXTS = ("calibration.txt", "evaluation.txt")
 
@@ -75,3 +78,12 @@ def writer(python: Path, source: Path, text: Path, rows: int, row_tokens: int, t
         *("--activation-scales", "autofp8", "--fused-scales", "separate", "--activation-scheme", "static"),
         *("--device", "cpu"),
     ]
+
+
+def in_scratch(benchmark: Callable[[argparse.Namespace, Path], None], arguments: argparse.Namespace) -> None:
+    """Run a benchmark in a folder that is thrown away; what it can't do ends with its reason."""
+    try:
+        with TemporaryDirectory() as scratch:
+            benchmark(arguments, Path(scratch))
+    except ReproquantError as error:
+        sys.exit(str(error))
