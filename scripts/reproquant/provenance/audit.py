@@ -11,8 +11,9 @@ from pathlib import Path
 from reproquant.errors import StudyError
 from reproquant.provenance import chain, contents, published
 from reproquant.provenance.digests import Digests, Progress
-from reproquant.provenance.evidence import Evidence, read_root
+from reproquant.provenance.evidence import Evidence
 from reproquant.provenance.findings import Finding, Kind, Remedies
+from reproquant.provenance.reading import read_root
 from reproquant.provenance.root import NAME, rendered
 from reproquant.study import Study
 

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 from reproquant.errors import StudyError
 from reproquant.provenance.artifacts import Artifact
-from reproquant.provenance.evidence import Evidence, Read
+from reproquant.provenance.evidence import Evidence
 from reproquant.provenance.findings import Finding, Kind, Remedies, missing
+from reproquant.provenance.reading import Read
 from reproquant.provenance.root import NAME
 from reproquant.provenance.staleness import changes
 from reproquant.recipe import recipe
