@@ -41,8 +41,8 @@ def audit(
     ``digests`` does the hashing; a file that it is told to trust isn't read.
     Without ``environments`` neither the store nor an external Python is looked at:
     results that came from another machine can be checked as well. Of published results
-    that is never done, their recipes aren't compared with today's checkout, and what they
-    withhold isn't missing.
+    that is never done, their recipes aren't compared with today's checkout, what they must have
+    is what their own root and records tell of (``graph``), and what they withhold isn't missing.
     """
     remedies = Remedies(results.name)
     study = _study(results, digests, remedies)

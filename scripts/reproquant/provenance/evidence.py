@@ -11,6 +11,7 @@ from typing import Any
 from reproquant.provenance import installed
 from reproquant.provenance.artifacts import Artifact, artifacts
 from reproquant.provenance.digests import Digests
+from reproquant.provenance.graph import PUBLISHED, artifacts_then, record_names
 from reproquant.provenance.reading import Read, read_json, read_record, read_root
 from reproquant.provenance.root import Root
 from reproquant.study import Study
@@ -28,7 +29,10 @@ class Listing:
 
 @dataclass(frozen=True)
 class Evidence:
-    """A results directory as it says it is; ``records`` has None for a record that is missing."""
+    """A results directory as it says it is; ``records`` has None for a record that is missing.
+
+    The report is the last of the artifacts.
+    """
 
     results: Path
     study: Study
@@ -39,9 +43,14 @@ class Evidence:
 
     @classmethod
     def gather(cls, results: Path, study: Study, digests: Digests) -> Evidence:
+        """Read root and records; published results go by their own graph, those of a run by today's."""
+        root = read_root(results)
+        if (results / PUBLISHED).is_file():
+            records = {name: read_record(results / name) for name in record_names(results, root)}
+            return cls(results, study, digests, artifacts_then(records, root), root, records)
         expected = artifacts(study)
         records = {artifact.record: read_record(results / artifact.record) for artifact in expected}
-        return cls(results, study, digests, expected, read_root(results), records)
+        return cls(results, study, digests, expected, root, records)
 
     def believed_record(self, name: str) -> Read | None:
         """A record if it can be believed: it is one, and the root, where there is one, names it."""
