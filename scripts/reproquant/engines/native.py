@@ -14,6 +14,8 @@ SHARED_BY_LLAMA_CPP = frozenset(
     ("-fa", "--flash-attn", "-b", "--batch-size", "-ub", "--ubatch-size")
     + ("-ctk", "--cache-type-k", "-ctv", "--cache-type-v")
 )
+SAMPLING = frozenset(("-bs", "--backend-sampling"))
+"""Switches of llama-server for how a token is chosen, which llama-bench doesn't do."""
 
 
 @dataclass(frozen=True)
@@ -27,10 +29,11 @@ class NativeRun:
 
 
 def shared_by_llama_cpp(arguments: tuple[str, ...]) -> tuple[str, ...]:
-    """llama-server's arguments as llama-bench takes them; all must be of the kind that both spell alike.
+    """llama-server's arguments as llama-bench takes them: those that both spell alike, without ``SAMPLING``.
 
-    Raises ToolError for one that isn't: the tool would measure something else.
+    Raises ToolError for one that isn't of either kind: the tool would measure something else.
     """
+    arguments = tuple(word for word in arguments if word not in SAMPLING)
     for name in arguments[::2]:
         if name not in SHARED_BY_LLAMA_CPP:
             raise ToolError(
