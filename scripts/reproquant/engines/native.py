@@ -14,6 +14,8 @@ SHARED_BY_LLAMA_CPP = frozenset(
     ("-fa", "--flash-attn", "-b", "--batch-size", "-ub", "--ubatch-size")
     + ("-ctk", "--cache-type-k", "-ctv", "--cache-type-v")
 )
+OF_THE_LOG = frozenset(("-lv", "--verbosity", "--log-verbosity"))
+"""llama-server's arguments that change nothing but how much it says."""
 
 
 @dataclass(frozen=True)
@@ -29,16 +31,18 @@ class NativeRun:
 def shared_by_llama_cpp(arguments: tuple[str, ...]) -> tuple[str, ...]:
     """llama-server's arguments as llama-bench takes them; all must be of the kind that both spell alike.
 
-    Raises ToolError for one that isn't: the tool would measure something else.
+    Those of the log are left out. Raises ToolError for one that both don't
+    spell alike: the tool would measure something else.
     """
-    for name in arguments[::2]:
+    kept = tuple(word for at, word in enumerate(arguments) if arguments[at - at % 2] not in OF_THE_LOG)
+    for name in kept[::2]:
         if name not in SHARED_BY_LLAMA_CPP:
             raise ToolError(
                 "llama-bench",
                 f"it doesn't know llama-server's argument {name}, so it would measure something else",
                 "leave the argument out, or set benchmark.native_repetitions to 0",
             )
-    return arguments
+    return kept
 
 
 def samples_of_llama_bench(log: Path, start: int) -> tuple[float, ...]:
