@@ -39,6 +39,7 @@ NO_PEERS = (
     "silence this warning, specify disable_custom_all_reduce=True explicitly."
 )
 NO_MULTICAST = "SymmMemCommunicator: symmetric memory multicast operations are not supported."
+NO_FLASHINFER = "FlashInfer All Reduce is disabled because flashinfer is not available"
 NO_NCCL = "NCCL not compiled in; falling back to internal AllReduce"
 PIPELINE = "initialized AllReduce pipeline: 2 GPUs, 1024 KB chunked kernel staging + 32 MB copy-engine staging per GPU"
 CARD = "using device CUDA1 (NVIDIA H200) (0000:1b:00.0)"
@@ -53,6 +54,8 @@ CHANNELS = "24 coll channels, 24 collnet channels, 0 nvls channels"
         ("vllm", "INFO 12-01 11:21:24 [pynccl.py:70] vLLM is using nccl==2.26.2", "vLLM is using nccl==2.26.2", "loaded"),
         ("vllm", "config: dtype=torch.half, disable_custom_all_reduce=True, quantization=None", "disable_custom_all_reduce=True", "forbid"),
         ("vllm", "INFO [custom_all_reduce.py:196] Registering 4928 cuda graph addresses", "Registering 4928 cuda graph addresses", "is on"),
+        ("vllm", f"INFO [flashinfer_all_reduce.py:240] {NO_FLASHINFER}", NO_FLASHINFER, "FlashInfer"),
+        ("vllm", "WARNING [flashinfer_all_reduce.py:74] Failed to initialize FlashInfer All Reduce workspace: no.", "Failed to initialize FlashInfer All Reduce workspace: no.", "FlashInfer"),
         ("vllm", f"WARNING [symm_mem.py:106] {NO_MULTICAST}", NO_MULTICAST, "multicasts"),
         ("vllm", f"host7:41:52 [0] NCCL INFO {CHANNELS}, 32 p2p channels", CHANNELS, "nvls"),
         ("llama_cpp", "host7:41:52 [0] NCCL INFO Channel 07/0 : 2[2] -> 3[3] via P2P/CUMEM", "via P2P/CUMEM", "NCCL's channels"),
