@@ -69,14 +69,16 @@ def write_text(target: Path) -> Path:
     return target
 
 
-def writer(python: Path, source: Path, text: Path, rows: int, row_tokens: int, target: Path) -> list[object]:
+def writer(
+    python: Path, source: Path, text: Path, rows: int, row_tokens: int, target: Path, device: str = "cpu"
+) -> list[object]:
     """The command that runs our writer as AutoFP8 would quantize."""
     return [
         *(python, "-m", "reproquant.fp8.quantize", "--source", source, "--target", target),
         *("--unfinished", target.with_suffix(".unfinished"), "--facts", target.with_suffix(".json")),
         *("--calibration", text, "--form", "raw", "--rows", rows, "--row-tokens", row_tokens),
         *("--activation-scales", "autofp8", "--fused-scales", "separate", "--activation-scheme", "static"),
-        *("--device", "cpu"),
+        *("--device", device),
     ]
 
 

@@ -349,7 +349,8 @@ class Limits(Section):
     """
 
     warmup_percent: NotNegative = Field(
-        default=2, description="spread of the last three warm-up requests, in decode and in prefill"
+        default=2,
+        description="how far warm-up requests may still move, in decode and prefill",
     )
     decode_spread_percent: NotNegative = Field(default=3, description="one request alone")
     prefill_spread_percent: NotNegative = Field(default=8, description="one request alone")
@@ -403,7 +404,7 @@ class Benchmark(Section):
     )
     warmup_requests: PositiveInt = Field(description="least number of lone requests before a launch's rounds")
     warmup_at_most: PositiveInt = Field(
-        default=20, description="how many there may be until the last three agree"
+        default=20, description="how many there may be until their speed no longer moves"
     )
     rounds: PositiveInt
     rounds_if_unsteady: PositiveInt = Field(

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from reproquant.bench.measurement import Request, ServerTimes
-from reproquant.bench.statistics import levels, measurable, spread, summarize
+from reproquant.bench.statistics import levels, measurable, movement, spread, summarize
 
 
 def request(round: int = 0, concurrency: int = 1, index: int = 0, **changes: Any) -> Request:
@@ -61,6 +61,16 @@ def test_a_request_that_decode_cannot_be_timed_on_is_not_measurable(changes: dic
 
 def test_spread_is_the_range_over_the_median() -> None:
     assert spread(summarize([95, 100, 110])) == pytest.approx(0.15)
+
+
+def test_a_series_moves_until_its_last_values_agree_or_it_swings_about_the_same_median() -> None:
+    warming = [10, 20, 30, 40, 50, 60]
+    assert movement(warming, 3) == pytest.approx(20 / 50)
+    assert movement(warming[:5], 3) == pytest.approx(20 / 40)
+    swinging = [1, 49, 50, 38, 51, 50]
+    assert movement(swinging[:5], 3) == pytest.approx(13 / 50)
+    assert movement(swinging, 3) == pytest.approx(1 / 49)
+    assert movement([1, 2, 3, 100, 101, 100], 3) == pytest.approx(0.01)
 
 
 def test_tokens_that_came_with_the_first_chunk_took_no_time_of_the_decode() -> None:

@@ -64,6 +64,17 @@ def test_an_argument_that_llama_bench_lacks_is_refused(llama: LlamaServer, tmp_p
         llama.native(llama.plan(chosen), chosen, tmp_path / "log")
 
 
+def test_llama_bench_is_not_told_how_the_server_samples(
+    llama: LlamaServer, run_tools: list[tuple[str, ...]], tmp_path: Path
+) -> None:
+    chosen = subject("llama_cpp", arguments=("--backend-sampling", "-fa", "on", "-bs"))
+    plan = llama.plan(chosen)
+    llama.native(plan, chosen, tmp_path / "log")
+    assert "--backend-sampling" in plan.command and "-bs" in plan.command
+    for command in run_tools:
+        assert value(command, "-fa") == "on" and not {"--backend-sampling", "-bs"} & set(command)
+
+
 def test_vllms_tool_gets_the_servers_engine_arguments_and_the_decode_is_what_more_tokens_took(
     run_tools: list[tuple[str, ...]], tmp_path: Path
 ) -> None:

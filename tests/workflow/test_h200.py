@@ -33,10 +33,10 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
     return checkout
 
 
-def test_it_has_its_whole_plan_with_four_subjects(checkout: Checkout) -> None:
+def test_it_has_its_whole_plan_with_six_subjects(checkout: Checkout) -> None:
     assert checkout.planned() == {
         "all": 1, "build_environment": 3, "read_vllm": 1, "fetch_llama_cpp": 1, "build_llama_cpp": 1, "prove_cuda": 1, "fetch_model": 1,
-        "convert_gguf": 1, "quantize_gguf": 1, "inspect_gguf": 2, "quantize_fp8": 1, "benchmark": 4, "benchmark_again": 1, "report": 1, "seal": 1,
+        "convert_gguf": 1, "quantize_gguf": 1, "inspect_gguf": 2, "quantize_fp8": 1, "benchmark": 6, "benchmark_again": 1, "report": 1, "seal": 1,
     }  # fmt: skip
 
 
@@ -60,6 +60,11 @@ def test_other_flags_for_vllm_rerun_its_subjects_the_sentinel_and_the_report_alo
     text = file.read_text()
     file.write_text(text.replace('"0.9"', '"0.8"'))
     assert file.read_text() != text
-    assert checkout.planned() == {"benchmark": 2, "benchmark_again": 1, "report": 1, "seal": 1, "all": 1}
+    assert checkout.planned() == {"benchmark": 3, "benchmark_again": 1, "report": 1, "seal": 1, "all": 1}
     told = checkout.snakemake("-n", "--quiet", "host").stdout
-    assert set(re.findall(r"subject=([\w-]+)", told)) == {"vllm-fp16", "vllm-fp8", "llama-f16"}
+    assert set(re.findall(r"subject=([\w-]+)", told)) == {
+        "vllm-fp16",
+        "vllm-fp8",
+        "vllm-fp8-emulated",
+        "llama-f16",
+    }

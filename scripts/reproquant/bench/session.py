@@ -13,7 +13,7 @@ from reproquant.bench.client import Client, Reply
 from reproquant.bench.counters import Counters
 from reproquant.bench.measurement import Native, Request, Round, ServerTimes
 from reproquant.bench.pinning import pinned, shares
-from reproquant.bench.statistics import levels, spread, summarize
+from reproquant.bench.statistics import levels, movement, summarize
 from reproquant.bench.telemetry import Recorder, Telemetry
 from reproquant.bench.workload import Prompts, digest_of_ids
 from reproquant.engines.base import Endpoint, Engine, Plan
@@ -190,15 +190,15 @@ class _Course:
         return Prompts(ids, benchmark.prompt_tokens, count, benchmark.seed)
 
     async def _warm_up(self, client: Client) -> None:
-        """Lone requests until the last three agree, then each other concurrency once."""
+        """Lone requests until they no longer move, then each other concurrency once."""
         benchmark = self.benchmark
         fewest, *others = sorted(set(benchmark.concurrencies))
         groups: list[list[Request]] = []
         while len(groups) < benchmark.warmup_requests or (
-            _disagreement(groups) > benchmark.limits.warmup_percent and len(groups) < benchmark.warmup_at_most
+            _movement(groups) > benchmark.limits.warmup_percent and len(groups) < benchmark.warmup_at_most
         ):
             groups.append(await self._send(client, fewest, len(groups), warmup=True))
-        if (left := _disagreement(groups)) > benchmark.limits.warmup_percent:
+        if (left := _movement(groups)) > benchmark.limits.warmup_percent:
             self.session.doubts.append(_not_warm(self._launch, len(groups), left, benchmark))
         for place, size in enumerate(others, len(groups)):
             await self._send(client, size, place, warmup=True)
@@ -272,21 +272,21 @@ class _Course:
         return bool(unsteady_reasons(levels(self.session.requests), self.benchmark.limits))
 
 
-def _disagreement(groups: Sequence[Sequence[Request]]) -> float:
-    """Spread of the last three in percent, of decode or prefill, the worse one; infinite for fewer."""
-    last = [levels(group) for group in groups[-AGREEING:]]
+def _movement(groups: Sequence[Sequence[Request]]) -> float:
+    """How far lone requests still move, in percent, in decode or prefill, the worse; infinite for too few."""
+    last = [levels(group) for group in groups[-2 * AGREEING :]]
     if len(last) < AGREEING or not all(last):
         return float("inf")
     decodes = [level.decode_tok_per_s.median for (level,) in last]
     prefills = [level.prefill_tok_per_s.median for (level,) in last]
-    return 100 * max(spread(summarize(decodes)), spread(summarize(prefills)))
+    return 100 * max(movement(values, AGREEING) for values in (decodes, prefills))
 
 
 def _not_warm(launch: int, count: int, percent: float, benchmark: Benchmark) -> str:
     head = f"Launch {launch} was still warming up after {count} requests: "
     if percent == float("inf"):
         return f"{head}there were not three to compare."
-    return f"{head}the last three differ by {percent:.1f}%; {benchmark.limits.warmup_percent:g}% is steady."
+    return f"{head}its speed still moves by {percent:.1f}%; {benchmark.limits.warmup_percent:g}% is steady."
 
 
 def _request(

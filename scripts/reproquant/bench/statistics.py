@@ -21,6 +21,18 @@ def spread(summary: Summary) -> float:
     return (summary.max - summary.min) / summary.median
 
 
+def movement(values: Sequence[float], size: int) -> float:
+    """How far a series still moves, as a part of its speed: by its last ``size`` values.
+
+    Their spread or, if it is smaller, how far their median lies from that of as many values before them,
+    where there are as many. The latter is for a server that is warm and swings: it no longer gets faster,
+    and how much it swings is for the rounds to tell.
+    """
+    before, newest = values[-2 * size : -size], values[-size:]
+    found = spread(summarize(newest))
+    return min(found, abs(median(newest) / median(before) - 1)) if len(before) == size else found
+
+
 def levels(requests: Iterable[Request]) -> list[Level]:
     """The figures of each concurrency that has a round in which every request is measurable."""
     by_concurrency: dict[int, list[Round]] = {}

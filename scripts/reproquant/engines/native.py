@@ -14,8 +14,10 @@ SHARED_BY_LLAMA_CPP = frozenset(
     ("-fa", "--flash-attn", "-b", "--batch-size", "-ub", "--ubatch-size")
     + ("-ctk", "--cache-type-k", "-ctv", "--cache-type-v")
 )
-OF_THE_LOG = frozenset(("-lv", "--verbosity", "--log-verbosity"))
-"""llama-server's arguments that change nothing but how much it says."""
+SAMPLING = frozenset(("-bs", "--backend-sampling"))
+"""Switches of llama-server for how a token is chosen, which llama-bench doesn't do."""
+LOGGING = frozenset(("-lv", "--verbosity", "--log-verbosity"))
+"""llama-server's arguments, with a value each, that change nothing but how much it says."""
 
 
 @dataclass(frozen=True)
@@ -29,12 +31,13 @@ class NativeRun:
 
 
 def shared_by_llama_cpp(arguments: tuple[str, ...]) -> tuple[str, ...]:
-    """llama-server's arguments as llama-bench takes them; all must be of the kind that both spell alike.
+    """llama-server's arguments as llama-bench takes them: those that both spell alike, without ``SAMPLING``.
 
-    Those of the log are left out. Raises ToolError for one that both don't
-    spell alike: the tool would measure something else.
+    ``LOGGING`` is left out, too. Raises ToolError for one that isn't of any of these kinds: the tool would
+    measure something else.
     """
-    kept = tuple(word for at, word in enumerate(arguments) if arguments[at - at % 2] not in OF_THE_LOG)
+    words = tuple(word for word in arguments if word not in SAMPLING)
+    kept = tuple(word for at, word in enumerate(words) if words[at - at % 2] not in LOGGING)
     for name in kept[::2]:
         if name not in SHARED_BY_LLAMA_CPP:
             raise ToolError(

@@ -73,7 +73,7 @@ class OnThisMachine(Runtime):
     def invocation(
         self, words: Sequence[str], gpus: int, variables: Mapping[str, str], folders: Sequence[Shared]
     ) -> Invocation:
-        own = {"CUDA_VISIBLE_DEVICES": visible_devices(gpus), **variables}
+        own = {"CUDA_VISIBLE_DEVICES": visible_devices(gpus), **self.environment.variables, **variables}
         return Invocation((str(self.environment.python), *words), own)
 
     def processes(self, group: int) -> list[int]:
