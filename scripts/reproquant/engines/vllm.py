@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from reproquant.engines.base import LOOPBACK, PORT, Dialect, Engine, Plan
+from reproquant.engines.between_cards import handed_on
 from reproquant.engines.native import NativeRun, speeds_of_vllm_bench
 from reproquant.engines.runtime import Invocation, Runtime, Shared
 from reproquant.engines.streamed import Streamed, of_checkpoint, option
@@ -128,7 +129,7 @@ class VllmServer(Engine):
         return self._invocation(words, subject, self._checkpoint, results, program).command
 
     def _invocation(self, words: Sequence[str], subject: Subject, *folders: Shared) -> Invocation:
-        variables = dict(QUIET)
+        variables = {**handed_on(), **QUIET}
         if subject.emulated:
             plugins = Shared(repository() / PLUGIN_FOLDER, "/plugins")
             variables |= {"PYTHONPATH": self._runtime.seen(plugins), "VLLM_PLUGINS": PLUGIN}

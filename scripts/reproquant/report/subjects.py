@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from reproquant.bench.measurement import Measurement, Status
 from reproquant.errors import FormatError
 from reproquant.provenance.lineage import pointer
+from reproquant.report.between_cards import BetweenCards, read_between_cards
 from reproquant.report.checks import Check, read_checks
 from reproquant.report.efficiency import Efficiency, read_efficiency
 from reproquant.report.numbers import Number, Numbers, Quote
@@ -68,6 +69,7 @@ class Subject:
     levels: tuple[Level, ...]
     checks: tuple[Check, ...]
     efficiency: Efficiency | None
+    between_cards: BetweenCards | None
     path: str
     ids: Quote | None
     ratios: dict[str, Number]
@@ -126,6 +128,7 @@ def read_measurement(numbers: Numbers, path: str) -> Measurement:
 def _read(numbers: Numbers, study: Study, subject: StudySubject) -> Subject:
     path = f"bench/{subject.name}.json"
     measurement = read_measurement(numbers, path)
+    efficiency = read_efficiency(numbers, path, subject.name, measurement)
     return Subject(
         name=subject.name,
         engine=ENGINES[subject.engine],
@@ -143,7 +146,8 @@ def _read(numbers: Numbers, study: Study, subject: StudySubject) -> Subject:
             read_level(numbers, path, subject.name, measurement, n) for n in range(len(measurement.levels))
         ),
         checks=read_checks(numbers, path, subject.name, measurement),
-        efficiency=read_efficiency(numbers, path, subject.name, measurement),
+        efficiency=efficiency,
+        between_cards=read_between_cards(numbers, path, subject.name, measurement, efficiency),
         path=path,
         ids=numbers.quote(path, "/workload/ids_sha256") if measurement.workload.ids_sha256 else None,
         ratios={},
