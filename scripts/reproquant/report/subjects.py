@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import inf
 
 from pydantic import ValidationError
 
@@ -36,6 +37,10 @@ class Spread:
     low: Number
     high: Number
     rounds: tuple[Number, ...]
+
+    def clear_of(self, other: Spread) -> bool:
+        """Whether all rounds lie on one side of all of the other's."""
+        return self.low.value > other.high.value or self.high.value < other.low.value
 
 
 @dataclass(frozen=True)
@@ -86,6 +91,11 @@ class Subject:
         return self.measured and not self.emulated
 
     @property
+    def swinging(self) -> bool:
+        """Whether its figures can be believed within their ranges alone."""
+        return self.status == "unstable" and bool(self.levels) and not self.emulated
+
+    @property
     def standing(self) -> str:
         """The status, with what must never be left out of it."""
         return f"{self.status}, emulated" if self.emulated else self.status
@@ -101,20 +111,26 @@ class Subject:
 
 
 def read_subjects(numbers: Numbers, study: Study) -> tuple[Subject, ...]:
-    """Every subject of the study: ranked ones first, the fastest decode on top, then study order.
+    """Every subject of the study: the ranked first, the fastest decode on top, then study order.
 
     Raises FormatError if a subject's measurement is missing or isn't one.
     """
     subjects = [_read(numbers, study, subject) for subject in study.subjects]
     baseline = next(subject for subject in subjects if subject.baseline)
     subjects = [_with_ratios(numbers, subject, baseline) for subject in subjects]
-    return tuple(sorted(subjects, key=_place))
+    return tuple(sorted(subjects, key=_places(subjects)))
 
 
-def _place(subject: Subject) -> tuple[bool, float]:
-    return (
-        (False, -subject.single.figures["decode_tok_per_s"].median.value) if subject.ranked else (True, 0.0)
+def _places(subjects: Sequence[Subject]) -> Callable[[Subject], float]:
+    """A key that sorts the ranked by their decode at the fewest requests, before all others."""
+    fewest = min(
+        (subject.single.concurrency for subject in subjects if subject.levels),
+        key=lambda concurrency: concurrency.value,
+        default=None,
     )
+    ranking = best(subjects, "decode_tok_per_s", fewest) if fewest else []
+    places = {subject.name: float(place) for place, (subject, _) in enumerate(ranking)}
+    return lambda subject: places.get(subject.name, inf)
 
 
 def read_measurement(numbers: Numbers, path: str) -> Measurement:
@@ -192,10 +208,19 @@ def _with_ratios(numbers: Numbers, subject: Subject, baseline: Subject) -> Subje
 
 
 def best(subjects: Sequence[Subject], metric: str, concurrency: Number) -> list[tuple[Subject, Spread]]:
-    """The ranked subjects measured at that concurrency, highest median of ``metric`` first."""
+    """The subjects measured at that concurrency that can be ranked by ``metric``, highest median first.
+
+    One that is unstable is among them where its range is clear of every other's: however much it swings,
+    its place is certain.
+    """
     measured = [
         (subject, level.figures[metric])
         for subject in subjects
-        if subject.ranked and (level := subject.at(concurrency)) is not None
+        if (subject.ranked or subject.swinging) and (level := subject.at(concurrency)) is not None
     ]
-    return sorted(measured, key=lambda pair: -pair[1].median.value)
+    placed = [
+        (subject, own)
+        for subject, own in measured
+        if subject.ranked or all(own.clear_of(other) for _, other in measured if other is not own)
+    ]
+    return sorted(placed, key=lambda pair: -pair[1].median.value)
