@@ -6,6 +6,7 @@ had, as on Ubuntu, these tests are skipped: tests/unit has the controls on synth
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from reproquant.toolchain import fatbin
 from reproquant.toolchain.cmake import find_cuda, find_tools
 from reproquant.toolchain.cuda import check_host_compiler
 from reproquant.toolchain.debian_cuda import lay_out
-from reproquant.toolchain.llama_cpp import SourceTree, fetch_source
+from reproquant.toolchain.llama_cpp import SAME_NAMES, SourceTree, fetch_source
 from reproquant.toolchain.machine_code import GGML_KERNELS, prove
 
 HELLO = """
@@ -123,3 +124,33 @@ def test_an_object_of_llama_cpp_has_its_kernels_for_sm_70(
     code = prove(made, [70], ["mul_mat_q"])["machine_code"]["sm_70"]
     print(code)
     assert code["images"] == 1 and code["named"]["mul_mat_q"]["kernels"] > 10
+
+
+def compiled(toolkit: Path, source: Path, build: Path, *flags: str) -> bytes:
+    """The object of one of llama.cpp's kernels, with no flag that tells where it was compiled."""
+    build.mkdir(parents=True)
+    mapped = f"-Xcompiler=-ffile-prefix-map={source}=llama.cpp,-ffile-prefix-map={build}=build"
+    includes = [f"-I{source / folder}" for folder in ("include", "src", "src/ggml-cuda")]
+    nvcc(
+        toolkit,
+        "-O3",
+        SM_70,
+        mapped,
+        *flags,
+        *includes,
+        "-c",
+        source / "src/ggml-cuda/acc.cu",
+        "-o",
+        build / "acc.o",
+    )
+    return (build / "acc.o").read_bytes()
+
+
+def test_an_object_has_the_same_bytes_wherever_it_is_compiled_and_other_bytes_without_our_flag(
+    toolkit: Path, source: SourceTree, tmp_path: Path
+) -> None:
+    here, there = source.root / "ggml", tmp_path / "elsewhere"
+    shutil.copytree(here, there)
+    same = [compiled(toolkit, place, tmp_path / place.name / "build", SAME_NAMES) for place in (here, there)]
+    assert same[0] == same[1]
+    assert compiled(toolkit, here, tmp_path / "first") != compiled(toolkit, here, tmp_path / "second")

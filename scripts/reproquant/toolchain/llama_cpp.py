@@ -35,6 +35,8 @@ BINARIES = (
 INSTRUCTIONS = ("SSE42", "AVX", "AVX2", "BMI2", "FMA", "F16C", "AVX512")
 VENDORED = PurePosixPath("vendor/llama.cpp")
 RECORDED_COMMIT = PurePosixPath(".git/modules/vendor/llama.cpp/HEAD")
+SAME_NAMES = "-objtemp"
+"""nvcc names its intermediate files after the object; else after its process id, which the object keeps."""
 
 
 @dataclass(frozen=True)
@@ -259,7 +261,7 @@ def _cuda_definitions(settings: LlamaCpp, places: _Places, mapped: str) -> list[
         f"CUDAToolkit_ROOT={places.cuda}",
         f"CMAKE_CUDA_COMPILER={places.cuda}/bin/nvcc",
         f"CMAKE_CUDA_HOST_COMPILER={places.cxx}",
-        f"CMAKE_CUDA_FLAGS=-Xcompiler={','.join(mapped.split())}",
+        f"CMAKE_CUDA_FLAGS={SAME_NAMES} -Xcompiler={','.join(mapped.split())}",
         f"CMAKE_EXE_LINKER_FLAGS=-Wl,-rpath-link,{places.cuda}/lib64:{places.build}/driver",
     ]
 
