@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -117,6 +118,25 @@ def test_every_watched_subject_has_a_trace_and_no_other(results: Path) -> None:
     assert "telemetry-vllm-fp8" not in page
     (results / "bench/llama-f16.telemetry.json").unlink()
     assert 'data-plot="telemetry-llama-f16"' not in (built(results) / "index.html").read_text()
+
+
+def test_rounds_with_hardly_any_time_between_are_shaded_as_one(results: Path) -> None:
+    def shades() -> int:
+        page = (built(results) / "index.html").read_text()
+        trace = page[page.index('data-plot="telemetry-llama-f16"') :].split("</svg>")[0]
+        panels = re.findall(r'<path d="([^"]*)"[^>]*style="fill: var\(--grid\)"', trace)
+        assert len(panels) > 1 and len({path.count("M") for path in panels}) == 1
+        return panels[0].count("M")
+
+    windows = 2 * len(read_json(results / "bench/llama-f16.telemetry.json")["spans"][0]["windows"])
+    assert shades() == windows > 2
+    change(
+        results / "bench/llama-f16.telemetry.json",
+        lambda data: data["spans"][0]["windows"][0].update(
+            end_s=data["spans"][0]["windows"][1]["start_s"] - 0.01
+        ),
+    )
+    assert shades() == windows - 1
 
 
 def test_measurements_without_telemetry_are_reported_without_the_section(results: Path) -> None:
