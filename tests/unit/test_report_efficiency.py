@@ -69,12 +69,12 @@ def test_every_figure_of_the_section_leads_to_the_measurement(results: Path) -> 
             "streamed_bytes",
             "measured.gb_per_s",
         ):
-            assert f'data-number="{name}.ceiling.{figure}"' in page
+            assert f'href="#number:{name}.ceiling.{figure}"' in page
             source = sources[f"{name}.ceiling.{figure}"]
             assert source and source["path"] == f"bench/{name}.json"
             assert source["pointer"] == f"/ceiling/{figure.replace('.', '/')}"
-        assert f'data-number="{name}.energy.1.tokens_per_joule"' in page
-        assert f'data-number="{name}.peak_rss_bytes"' in page
+        assert f'href="#number:{name}.energy.1.tokens_per_joule"' in page
+        assert f'href="#number:{name}.peak_rss_bytes"' in page
     data = {
         subject["name"]: subject["efficiency"] for subject in read_json(target / "report.json")["subjects"]
     }
@@ -105,7 +105,7 @@ def test_an_idle_second_card_is_visible(results: Path) -> None:
     assert "llama-q4km, GPU 1, used: no, memory at most 0 B, median load 0 %, median power 55.0 W" in text
     assert "llama-q4km, GPU 0, used: yes, memory at most 9.00 GB, median load 97.0 %" in text
     assert "median SM clock" not in text.split("GPU 1, used: no")[1].splitlines()[0]
-    assert 'data-number="llama-q4km.peak_gpu_bytes"' in page
+    assert 'href="#number:llama-q4km.peak_gpu_bytes"' in page
     trace = page[page.index('data-plot="telemetry-llama-q4km"') :].split("</svg>")[0]
     assert all(words in trace for words in ("GPU 0", "GPU 1", "power, W", "memory, GB"))
     assert "GPU 0" not in page[page.index('data-plot="telemetry-llama-f16"') :].split("</svg>")[0]

@@ -51,16 +51,6 @@ def explain(results: Path, id: str) -> Node:
     return _Explainer(results, numbers).number(id)
 
 
-def chain(results: Path, name: str) -> Node:
-    """The tree of one file of a results directory: its record, and the files that it was made from."""
-    return _Explainer(results, {}).file(name)
-
-
-def requests(results: Path, path: str, pointer: str) -> list[Node]:
-    """The rounds and requests behind a figure of a measurement; none for any other place in a file."""
-    return _Explainer(results, {}).requests({"path": path, "pointer": pointer})
-
-
 @dataclass(frozen=True)
 class Making:
     """How a file was made: what its record and the file itself say, and the files that it was made from."""
