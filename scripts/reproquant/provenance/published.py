@@ -1,9 +1,9 @@
 """Finished results to be kept and shown: everything but what is large, which stands there by digest.
 
-Large are weights and binaries, and the report's page, which repeats every request for every figure
-that came of it: report.md and report.json hold the same figures. ``published.json`` in such a
-folder lists what was withheld. An audit takes that list for a file only where a record or a
-manifest promises the same digest, and for nothing else: a measurement that is gone is missing.
+Large are weights and binaries, and a report's page of more than ``PAGE_BYTES``: report.md and
+report.json hold the same figures. ``published.json`` in such a folder lists what was withheld. An
+audit takes that list for a file only where a record or a manifest promises the same digest, and
+for nothing else: a measurement that is gone is missing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ from reproquant.study import Study
 
 NAME = "published.json"
 BENCHMARKS = "benchmarks/**/*.tsv"
-LARGE = (".gguf", "report/index.html")
+WEIGHTS = ".gguf"
+PAGE = "report/index.html"
+PAGE_BYTES = 1 << 20
 
 
 class Part(BaseModel):
@@ -64,6 +66,8 @@ def publish(results: Path, target: Path) -> Publication:
     if evidence.root is None or len(evidence.believed()) < len(evidence.artifacts):
         raise FormatError(results, "only a sealed and complete study can be published", "reproquant audit")
     heavy = withholdable(evidence)
+    if (page := results / PAGE).is_file() and page.stat().st_size <= PAGE_BYTES:
+        del heavy[PAGE]
     made = {name for artifact in evidence.artifacts for name in artifact.outputs.values()}
     names = {"study.json", ROOT, *evidence.records, *(made - heavy.keys())}
     names |= {path.relative_to(results).as_posix() for path in results.glob(BENCHMARKS)}
@@ -93,7 +97,7 @@ def withholdable(evidence: Evidence) -> dict[str, str]:
         for path, sha256 in listing.digests.items()
     }
     return {
-        **{name: sha256 for name, sha256 in evidence.promised.items() if name.endswith(LARGE)},
+        **{name: sha256 for name, sha256 in evidence.promised.items() if name.endswith((WEIGHTS, PAGE))},
         **listed,
     }
 
@@ -118,4 +122,8 @@ def absent(evidence: Evidence) -> frozenset[str]:
     if found is None:
         return frozenset()
     promised = withholdable(evidence)
-    return frozenset(file.path for file in found.withheld if promised.get(file.path) == file.sha256)
+    return frozenset(
+        file.path
+        for file in found.withheld
+        if promised.get(file.path) == file.sha256 and (file.path != PAGE or file.bytes > PAGE_BYTES)
+    )
