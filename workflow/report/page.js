@@ -46,8 +46,9 @@
     const cell = (column) => (Array.isArray(column) ? column[at] : column);
     const facts = [["pointer", `/requests/${place}`]];
     for (const [name, column] of columns) {
-      const isText = typeof cell(column) === "string";
-      const text = isText ? cell(column) : object(Object.entries(column).map(([key, inner]) => [key, cell(inner)]));
+      const found = cell(column);
+      const isObject = typeof found === "object";
+      const text = isObject ? object(Object.entries(column).map(([key, inner]) => [key, cell(inner)])) : `${found}`;
       if (text) facts.push([name, text]);
     }
     return { title: `request ${place}`, facts, causes: [] };

@@ -87,15 +87,16 @@ def measured(measurement: dict[str, Any]) -> dict[str, Any]:
 
 
 def _column(values: Sequence[Any]) -> Any:
-    """The texts of one key of all requests: a list, or the text alone if it is the same for all.
+    """One key of all requests: a list of texts, or the text alone if it is the same for all.
 
-    Where objects stand, a column for each of their keys, with JSON for texts. An empty text isn't shown.
+    Where objects stand, a column for each of their keys, with JSON for texts. An
+    empty text isn't shown. Integers stay what they are: a browser writes them alike.
     """
     if any(isinstance(value, dict) for value in values):
         keys = dict.fromkeys(key for value in values for key in value or {})
         return {key: _alike([json.dumps(value[key]) if value else "" for value in values]) for key in keys}
-    return _alike(list(map(shown, values)))
+    return _alike([value if type(value) is int else shown(value) for value in values])
 
 
-def _alike(texts: list[str]) -> str | list[str]:
-    return texts if len(set(texts)) > 1 else texts[0]
+def _alike(cells: Sequence[int | str]) -> Sequence[int | str] | int | str:
+    return cells if len(set(cells)) > 1 else cells[0]
