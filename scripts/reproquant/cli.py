@@ -28,7 +28,7 @@ from reproquant.provenance.audit import audit as audit_study
 from reproquant.provenance.crate import export
 from reproquant.provenance.digests import Digests
 from reproquant.provenance.findings import Finding, Kind, exit_code
-from reproquant.provenance.published import publication
+from reproquant.provenance.published import made_since, publication
 from reproquant.provenance.published import publish as publish_study
 from reproquant.provenance.remeasure import forget
 from reproquant.provenance.sign import sign as sign_root
@@ -249,6 +249,7 @@ def _summary(
         "compared_with_checkout": published is None,
         "files_withheld": len(published.withheld) if published else 0,
         "bytes_withheld": published.bytes if published else 0,
+        "made_since": made_since(target) if published and not findings else [],
         "files": digests.count,
         "files_not_read": len(digests.unread),
         "bytes_read": digests.bytes_read,
@@ -268,6 +269,8 @@ def _sentence(summary: dict[str, Any]) -> str:
     if not summary["compared_with_checkout"]:
         withheld = f"{summary['files_withheld']} files of {summary['bytes_withheld'] / 1e9:.1f} GB"
         parts.append(f"published: {withheld} are there by digest only, and today's checkout wasn't compared")
+    if summary["made_since"]:
+        parts.append(f"today's workflow would also make {', '.join(summary['made_since'])}")
     return f"{summary['results']}: {', '.join(counted) or 'sound'} ({'; '.join(parts)})"
 
 

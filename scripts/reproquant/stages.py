@@ -133,6 +133,8 @@ REPORT_FILES = tuple(
         "quality.md.j2",
         "efficiency.html.j2",
         "efficiency.md.j2",
+        "cards.html.j2",
+        "cards.md.j2",
         "style.css",
         "page.js",
     )

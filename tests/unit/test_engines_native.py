@@ -48,6 +48,16 @@ def test_llama_bench_decodes_behind_a_context_of_the_prompts_length(
     assert found.decode_tok_per_s == (100, 102) and found.commands == (prefill, decode)
 
 
+def test_llama_bench_is_not_told_how_much_the_server_says(
+    llama: LlamaServer, run_tools: list[tuple[str, ...]], tmp_path: Path
+) -> None:
+    chosen = subject("llama_cpp", arguments=("-lv", "4", "-fa", "on"))
+    plan = llama.plan(chosen)
+    llama.native(plan, chosen, tmp_path / "log")
+    assert value(plan.command, "-lv") == "4" and value(plan.command, "-fa") == "on"
+    assert all("-lv" not in command and value(command, "-fa") == "on" for command in run_tools)
+
+
 def test_an_argument_that_llama_bench_lacks_is_refused(llama: LlamaServer, tmp_path: Path) -> None:
     chosen = subject("llama_cpp", arguments=("--no-mmap",))
     with pytest.raises(ToolError, match="--no-mmap"):

@@ -162,17 +162,52 @@ def test_a_refusal_stands_in_the_engines_own_words_with_what_was_expected(built:
         assert "compatibility table has it as refused: The CPU build has no kernel" in text
 
 
-@pytest.mark.parametrize("status", ["rejected", "unstable"])
-def test_a_measurement_that_is_not_trusted_is_shown_but_never_wins(results: Path, status: str) -> None:
+def test_a_measurement_that_is_not_trusted_is_shown_but_never_wins(results: Path) -> None:
     change(
         results / "bench" / "llama-q4km.json",
-        lambda m: m.update(status=status, reasons=["it grew 86 °C hot"]),
+        lambda m: m.update(status="rejected", reasons=["it grew 86 °C hot"]),
     )
     target = build(results)
     assert "llama-f16 decodes fastest" in answer_of(target)
     text = (target / "report.md").read_text()
-    assert "it grew 86 °C hot" in text and f"| llama-q4km | {status} | 6" in text
+    assert "it grew 86 °C hot" in text and "| llama-q4km | rejected | 6" in text
     assert "Not ranked: llama-q4km, vllm-fp8." in text
+
+
+def test_an_unstable_subject_is_ranked_where_its_range_is_clear_of_all_others(results: Path) -> None:
+    change(
+        results / "bench" / "llama-q4km.json", lambda m: m.update(status="unstable", reasons=["it swings"])
+    )
+    target = build(results)
+    assert "llama-q4km decodes fastest for one request (198 tok/s, unstable)" in answer_of(target)
+    text = (target / "report.md").read_text()
+    assert "Unstable: llama-q4km; such a subject is ranked only where" in text
+    assert "Not ranked: vllm-fp8." in text
+
+
+def test_an_unstable_subject_is_not_ranked_where_its_range_meets_another(results: Path) -> None:
+    def swing(measurement: Any) -> None:
+        measurement.update(status="unstable", reasons=["it swings"])
+        slowest = read_json(results / "bench" / "llama-f16.json")["levels"][0]["decode_tok_per_s"]["max"]
+        decode = measurement["levels"][0]["decode_tok_per_s"]
+        decode.update(min=slowest, rounds=[slowest, *decode["rounds"][1:]])
+
+    change(results / "bench" / "llama-q4km.json", swing)
+    target = build(results)
+    answer = answer_of(target)
+    assert "llama-f16 decodes fastest for one request" in answer
+    assert "; llama-q4km gives the most output at 4 requests at once (275 tok/s, unstable, from" in answer
+    row = next(line for line in (target / "report.md").read_text().splitlines() if "| llama-f16" in line)
+    assert row.startswith("| llama-f16")
+
+
+def test_where_all_ranges_meet_nobody_wins(results: Path) -> None:
+    same = read_json(results / "bench" / "llama-f16.json")["levels"]
+    for name in ("llama-q4km", "llama-f16", "vllm-bf16"):
+        change(results / "bench" / f"{name}.json", lambda m: m.update(status="unstable", levels=same))
+    target = build(results)
+    assert "no subject gave figures that may be compared" in answer_of(target)
+    assert "Not ranked: llama-f16, llama-q4km, vllm-bf16, vllm-fp8." in (target / "report.md").read_text()
 
 
 def test_an_emulated_subject_is_called_so_everywhere_and_never_wins(results: Path) -> None:

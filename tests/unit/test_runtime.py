@@ -32,8 +32,8 @@ docker run --rm --name reproquant-test --pull never --network host --shm-size 16
 --env PYTHONNOUSERSITE=1 --env PYTHONPATH= --env VLLM_USE_V1=0
 --mount type=bind,source={checkpoint},target=/checkpoint,readonly
 --entrypoint python3 {image} -m vllm.entrypoints.cli.main serve /checkpoint
---served-model-name tp2 --host 127.0.0.1 --port PORT --generation-config vllm --enable-prompt-tokens-details
---dtype float16 --max-model-len 640 --no-enable-prefix-caching -tp 2 --disable-custom-all-reduce
+--served-model-name tp2 --host 127.0.0.1 --port PORT --enable-prompt-tokens-details
+--generation-config vllm --dtype float16 --max-model-len 640 --no-enable-prefix-caching -tp 2 --disable-custom-all-reduce
 """
 
 PODMAN = """
@@ -46,7 +46,7 @@ podman run --rm --name reproquant-test --pull never --network host --shm-size 8g
 --mount type=bind,source={program},target=/program,readonly
 --entrypoint /opt/venv/bin/python {image} /program/latency.py 1,128 /results
 --model /checkpoint --batch-size 1 --input-len 512 --num-iters 5 --num-iters-warmup 2
---dtype float16 --max-model-len 640 --no-enable-prefix-caching -tp 1 --disable-custom-all-reduce
+--generation-config vllm --dtype float16 --max-model-len 640 --no-enable-prefix-caching -tp 1 --disable-custom-all-reduce
 """
 
 

@@ -181,6 +181,39 @@ class Energy(Part):
     tokens_per_joule: float
 
 
+class CardLinks(Part):
+    """The NVLinks of one of the subject's cards."""
+
+    index: int = Field(description="place in NVML's order")
+    nvlinks: int = Field(description="that the card has")
+    active: int = Field(description="of them, that are on")
+
+
+class Pair(Part):
+    """Two of the subject's cards."""
+
+    first: int = Field(description="place in NVML's order")
+    second: int
+    nvlinks: int = Field(description="active ones between the two, or to a switch that joins all")
+    peer_access: bool | None = Field(description="reading and writing each other's memory; null: unknown")
+    joined_by: str | None = Field(description="what joins them in the PCIe tree; null: unknown")
+
+
+class Said(Part):
+    """The engine's own words about its way between cards."""
+
+    about: str
+    words: str = Field(description="out of the log; store and home paths replaced")
+
+
+class BetweenCards(Part):
+    """How a subject's cards reach each other, and which way its engine took."""
+
+    cards: list[CardLinks]
+    pairs: list[Pair]
+    said: list[Said] = Field(description="each wording once, of all launches; empty: the log tells none")
+
+
 class Bandwidth(Part):
     """The bandwidth of a memory, measured just before the server started; GB are 1e9 bytes."""
 
@@ -248,4 +281,5 @@ class Measurement(Part):
     checks: list[Check] = Field(default_factory=list)
     watched: Watched | None = Field(default=None, description="null if nothing was sampled")
     energy: list[Energy] = Field(default_factory=list)
+    between_cards: BetweenCards | None = Field(default=None, description="null with less than two GPUs")
     ceiling: Ceiling | None = Field(default=None, description="null if the engine can't tell what it reads")

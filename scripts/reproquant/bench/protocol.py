@@ -7,10 +7,19 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from reproquant.bench import circumstances
+from reproquant.bench.between_cards import between_cards
 from reproquant.bench.ceiling import ceiling
 from reproquant.bench.checks import Findings, judge
 from reproquant.bench.crosscheck import cross_checks
-from reproquant.bench.measurement import Bandwidth, Ceiling, Level, Measurement, Status, Workload
+from reproquant.bench.measurement import (
+    Bandwidth,
+    BetweenCards,
+    Ceiling,
+    Level,
+    Measurement,
+    Status,
+    Workload,
+)
 from reproquant.bench.pinning import shares
 from reproquant.bench.session import Session, run
 from reproquant.bench.statistics import levels
@@ -41,10 +50,17 @@ def measure(
     if benchmark.output_tokens < 2:
         raise StudyError("benchmark.output_tokens", "one token has no decode step to time", "give at least 2")
     plan = engine.plan(subject)
+    begun = log.stat().st_size if log.exists() else 0
     session = run(engine, plan, subject, benchmark, log)
     if telemetry:
         write_text(telemetry, canonical_json(session.telemetry.model_dump(mode="json")) + "\n")
-    return _written_down(engine, plan, subject, benchmark, session, bandwidth_gb_per_s)
+    visible = plan.visible(subject.gpus)
+    between = between_cards(visible, engine.name, _since(log, begun)) if subject.gpus > 1 else None
+    return _written_down(engine, plan, subject, benchmark, session, bandwidth_gb_per_s, between)
+
+
+def _since(log: Path, begun: int) -> str:
+    return log.read_bytes()[begun:].decode(errors="replace") if log.exists() else ""
 
 
 def _written_down(
@@ -54,6 +70,7 @@ def _written_down(
     benchmark: Benchmark,
     session: Session,
     bandwidth_gb_per_s: float | None,
+    between: BetweenCards | None,
 ) -> Measurement:
     found = levels(session.requests)
     checks = cross_checks(found, session.requests, session.rounds, session.native, benchmark.limits)
@@ -117,6 +134,7 @@ def _written_down(
         watched=watched,
         energy=energy,
         ceiling=top,
+        between_cards=between,
     )
 
 

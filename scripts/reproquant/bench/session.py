@@ -21,7 +21,6 @@ from reproquant.engines.refusals import Unsupported
 from reproquant.errors import ToolError
 from reproquant.files import repository
 from reproquant.machine import host
-from reproquant.machine.gpu import visible_devices
 from reproquant.study import Benchmark, Subject
 
 DEATH = "it died while it was measured"
@@ -66,12 +65,11 @@ def run(engine: Engine, plan: Plan, subject: Subject, benchmark: Benchmark, log:
     unsteady, the last launch goes on to ``rounds_if_unsteady``.
     """
     server_cores, client_cores = shares()
-    visible = plan.environment_variables.get("CUDA_VISIBLE_DEVICES", visible_devices(subject.gpus))
     recorder = Recorder(
         subject.name,
         lambda: engine.process_group,
         engine.processes,
-        visible,
+        plan.visible(subject.gpus),
         server_cores,
         client_cores,
     )

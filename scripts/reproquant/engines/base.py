@@ -18,6 +18,7 @@ from reproquant.engines.refusals import Unsupported, classify, last_words
 from reproquant.engines.streamed import Streamed
 from reproquant.engines.warden import Warden
 from reproquant.errors import ToolError
+from reproquant.machine.gpu import visible_devices
 from reproquant.machine.host import group_members
 from reproquant.process import spawn, stop_group
 from reproquant.study import Subject
@@ -42,6 +43,10 @@ class Plan:
     environment_variables: Mapping[str, str]
     cache_off: tuple[str, ...]
     ending: tuple[str, ...] = ()
+
+    def visible(self, gpus: int) -> str:
+        """``CUDA_VISIBLE_DEVICES`` of a subject with so many GPUs; a container is shown them by an option."""
+        return self.environment_variables.get("CUDA_VISIBLE_DEVICES", visible_devices(gpus))
 
     def on_port(self, port: int) -> list[str]:
         """The command line with a port and this thread's cores in their places."""
@@ -239,7 +244,7 @@ class Engine(ABC):
         )
 
     def _refuse_foreign_variables(self, plan: Plan) -> None:
-        """A container sees none of this process's variables."""
+        """A container sees no other variables than the plan's."""
         if plan.ending:
             return
         foreign = sorted(

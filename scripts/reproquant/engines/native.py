@@ -16,6 +16,8 @@ SHARED_BY_LLAMA_CPP = frozenset(
 )
 SAMPLING = frozenset(("-bs", "--backend-sampling"))
 """Switches of llama-server for how a token is chosen, which llama-bench doesn't do."""
+LOGGING = frozenset(("-lv", "--verbosity", "--log-verbosity"))
+"""llama-server's arguments, with a value each, that change nothing but how much it says."""
 
 
 @dataclass(frozen=True)
@@ -31,17 +33,19 @@ class NativeRun:
 def shared_by_llama_cpp(arguments: tuple[str, ...]) -> tuple[str, ...]:
     """llama-server's arguments as llama-bench takes them: those that both spell alike, without ``SAMPLING``.
 
-    Raises ToolError for one that isn't of either kind: the tool would measure something else.
+    ``LOGGING`` is left out, too. Raises ToolError for one that isn't of any of these kinds: the tool would
+    measure something else.
     """
-    arguments = tuple(word for word in arguments if word not in SAMPLING)
-    for name in arguments[::2]:
+    words = tuple(word for word in arguments if word not in SAMPLING)
+    kept = tuple(word for at, word in enumerate(words) if words[at - at % 2] not in LOGGING)
+    for name in kept[::2]:
         if name not in SHARED_BY_LLAMA_CPP:
             raise ToolError(
                 "llama-bench",
                 f"it doesn't know llama-server's argument {name}, so it would measure something else",
                 "leave the argument out, or set benchmark.native_repetitions to 0",
             )
-    return arguments
+    return kept
 
 
 def samples_of_llama_bench(log: Path, start: int) -> tuple[float, ...]:

@@ -30,7 +30,7 @@ class Unsupported(ReproquantError):
 
 
 class Known(BaseModel):
-    """One entry of refusals.yaml."""
+    """One entry of a table of an engine's words, such as refusals.yaml."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -49,7 +49,7 @@ class Refusal:
 
 def classify(engine: str, log: str) -> Refusal | None:
     """The refusal that a failed server's log holds, or None for any other failure."""
-    for known in _table():
+    for known in known_words(TABLE):
         if known.engine == engine and (match := re.search(known.pattern, log)):
             return Refusal(known.meaning, _line_around(log, match.start()))
     return None
@@ -67,8 +67,9 @@ def last_words(log: str) -> str:
 
 
 @cache
-def _table() -> list[Known]:
-    data = yaml.safe_load(TABLE.read_text(encoding="utf-8"))
+def known_words(table: Path) -> list[Known]:
+    """The entries of a table of engines' words."""
+    data = yaml.safe_load(table.read_text(encoding="utf-8"))
     return TypeAdapter(list[Known]).validate_python(data)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from reproquant.engines.base import LOOPBACK, PORT, Dialect, Engine, Plan
+from reproquant.engines.between_cards import handed_on
 from reproquant.engines.native import NativeRun, speeds_of_vllm_bench
 from reproquant.engines.runtime import Invocation, Runtime, Shared
 from reproquant.engines.streamed import Streamed, of_checkpoint, option
@@ -92,7 +93,7 @@ class VllmServer(Engine):
         words = (
             *(*COMMAND, "serve", self._runtime.seen(self._checkpoint)),
             *("--served-model-name", subject.name, "--host", LOOPBACK, "--port", PORT),
-            *("--generation-config", "vllm", "--enable-prompt-tokens-details"),
+            "--enable-prompt-tokens-details",
             *(("--enable-per-request-metrics",) if self._tells_times() else ()),
             *self._engine_arguments(subject),
         )
@@ -128,7 +129,7 @@ class VllmServer(Engine):
         return self._invocation(words, subject, self._checkpoint, results, program).command
 
     def _invocation(self, words: Sequence[str], subject: Subject, *folders: Shared) -> Invocation:
-        variables = dict(QUIET)
+        variables = {**handed_on(), **QUIET}
         if subject.emulated:
             plugins = Shared(repository() / PLUGIN_FOLDER, "/plugins")
             variables |= {"PYTHONPATH": self._runtime.seen(plugins), "VLLM_PLUGINS": PLUGIN}
@@ -143,8 +144,12 @@ class VllmServer(Engine):
         return of_checkpoint(self._checkpoint.path, 1 if eight_bits else 2, max(1, subject.gpus))
 
     def _engine_arguments(self, subject: Subject) -> tuple[str, ...]:
-        """What decides how fast the engine is, alike for its server and its own tool."""
+        """What makes an engine what it is, alike for its server and its own tool.
+
+        vLLM's cache of compiled graphs is keyed by all of it, by ``--generation-config`` too.
+        """
         return (
+            *("--generation-config", "vllm"),
             *("--dtype", self._settings.dtype, "--max-model-len", str(self._settings.max_model_len)),
             CACHE_OFF,
             *(("-tp", str(subject.gpus)) if subject.gpus else ()),

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 
 from reproquant.study import Role, Study, Subject
 
+REPORT = "report/report.json"
+
 
 @dataclass(frozen=True)
 class Artifact:
@@ -197,6 +199,6 @@ def _report(study: Study, types: tuple[str, ...]) -> Artifact:
             "html": "report/index.html",
             "markdown": "report/report.md",
             "claims": "report/claims.json",
-            "output": "report/report.json",
+            "output": REPORT,
         },
     )

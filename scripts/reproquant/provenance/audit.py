@@ -11,8 +11,9 @@ from pathlib import Path
 from reproquant.errors import StudyError
 from reproquant.provenance import chain, contents, published
 from reproquant.provenance.digests import Digests, Progress
-from reproquant.provenance.evidence import Evidence, read_root
+from reproquant.provenance.evidence import Evidence
 from reproquant.provenance.findings import Finding, Kind, Remedies
+from reproquant.provenance.reading import read_root
 from reproquant.provenance.root import NAME, rendered
 from reproquant.study import Study
 
@@ -40,8 +41,8 @@ def audit(
     ``digests`` does the hashing; a file that it is told to trust isn't read.
     Without ``environments`` neither the store nor an external Python is looked at:
     results that came from another machine can be checked as well. Of published results
-    that is never done, their recipes aren't compared with today's checkout, and what they
-    withhold isn't missing.
+    that is never done, their recipes aren't compared with today's checkout, what they must have
+    is what their own root and records tell of (``graph``), and what they withhold isn't missing.
     """
     remedies = Remedies(results.name)
     study = _study(results, digests, remedies)

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 from reproquant.errors import StudyError
 from reproquant.provenance.artifacts import Artifact
-from reproquant.provenance.evidence import Evidence, Read
+from reproquant.provenance.evidence import Evidence
 from reproquant.provenance.findings import Finding, Kind, Remedies, missing
+from reproquant.provenance.reading import Read
 from reproquant.provenance.root import NAME
 from reproquant.provenance.staleness import changes
 from reproquant.recipe import recipe
@@ -71,7 +72,12 @@ def links(evidence: Evidence, remedies: Remedies) -> Iterator[Finding]:
     makers = {name: artifact for artifact in evidence.artifacts for name in artifact.outputs.values()}
     for artifact, read in evidence.believed():
         for name, (sha256, record_sha256) in read.dependencies.items():
-            own = evidence.believed_record(makers[name].record) if name in makers else None
+            if name not in makers:
+                what = f"it was made from {name}, and no record of this study tells how that was made"
+                again = remedies.again(artifact.main)
+                yield Finding(Kind.BROKEN, artifact.record, what, "a record", "none", again)
+                continue
+            own = evidence.believed_record(makers[name].record)
             if own is None:
                 continue
             for what, found, wanted in (

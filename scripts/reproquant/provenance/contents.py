@@ -120,7 +120,10 @@ def _changed(then: dict[str, Any], now: dict[str, Any]) -> Iterator[str]:
 
 
 def numbers(evidence: Evidence, remedies: Remedies) -> Iterator[Finding]:
-    """Every number of the report stands where it says; sources with a finding of their own are left out."""
+    """Every number of the report stands where it says, in what the report was made from.
+
+    Sources with a finding of their own are left out.
+    """
 
     def sound(name: str) -> bool:
         if name.endswith(".prov.json"):
@@ -128,8 +131,22 @@ def numbers(evidence: Evidence, remedies: Remedies) -> Iterator[Finding]:
         return name == "study.json" or (name in evidence.promised and evidence.intact(name))
 
     report = evidence.artifacts[-1].main
-    for what, wanted, found in wrong_numbers(evidence.results, report, sound):
+    for what, wanted, found in wrong_numbers(evidence.results, report, sound, _sources(evidence)):
         yield Finding(Kind.TAMPERED, report, what, wanted, found, remedies.again(report))
+
+
+def _sources(evidence: Evidence) -> set[str] | None:
+    """Where a number can come from: the study, and all that the stages left whose work the report took.
+
+    None if a record can't be believed: nobody knows then what its stage left.
+    """
+    believed = evidence.believed()
+    if len(believed) < len(evidence.artifacts):
+        return None
+    own, read = believed[-1]
+    taken = {*read.dependencies, own.main}
+    left = ([one.record, *one.outputs.values()] for one, _ in believed if taken & {*one.outputs.values()})
+    return {"study.json"}.union(*left)
 
 
 def _compared(evidence: Evidence, name: str, wanted: str | None, why: str, remedy: str) -> Iterator[Finding]:

@@ -2,69 +2,21 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from reproquant.provenance import installed
 from reproquant.provenance.artifacts import Artifact, artifacts
 from reproquant.provenance.digests import Digests
-from reproquant.provenance.record import Program, Record
-from reproquant.provenance.root import NAME, Root, parse
+from reproquant.provenance.graph import PUBLISHED, artifacts_then, record_names
+from reproquant.provenance.reading import Read, read_json, read_record, read_root
+from reproquant.provenance.root import Root
 from reproquant.study import Study
 
 ENVIRONMENT_FACTS = frozenset({"name", "python", "lock_sha256", "installed_sha256"})
-
-
-@dataclass(frozen=True)
-class Read:
-    """A record file that was read: its digest, and the record, if it is one."""
-
-    sha256: str
-    record: Record | None
-
-    @property
-    def subjects(self) -> dict[str, str]:
-        """The sha256 of each output."""
-        return {item.name: item.digest.sha256 for item in self._whole.subject}
-
-    @property
-    def dependencies(self) -> dict[str, tuple[str, str | None]]:
-        """The sha256 of each input and of its record."""
-        found = self._whole.predicate.buildDefinition.resolvedDependencies
-        return {item.name: (item.digest.sha256, item.annotations.record_sha256) for item in found}
-
-    @property
-    def recipe(self) -> dict[str, Any]:
-        return self._whole.predicate.buildDefinition.externalParameters
-
-    @property
-    def times(self) -> tuple[str, str]:
-        """When the stage started and ended."""
-        metadata = self._whole.predicate.runDetails.metadata
-        return metadata.startedOn, metadata.finishedOn
-
-    @property
-    def programs(self) -> list[Program]:
-        """The outside programs that the stage ran."""
-        return self._whole.predicate.runDetails.metadata.programs
-
-    @property
-    def answered(self) -> bool:
-        """Whether the store had the result already."""
-        stored = self._whole.predicate.buildDefinition.internalParameters.get("stored")
-        return bool(stored and stored["answered"])
-
-    @property
-    def _whole(self) -> Record:
-        assert self.record is not None
-        return self.record
 
 
 @dataclass(frozen=True)
@@ -77,7 +29,10 @@ class Listing:
 
 @dataclass(frozen=True)
 class Evidence:
-    """A results directory as it says it is; ``records`` has None for a record that is missing."""
+    """A results directory as it says it is; ``records`` has None for a record that is missing.
+
+    The report is the last of the artifacts.
+    """
 
     results: Path
     study: Study
@@ -88,9 +43,14 @@ class Evidence:
 
     @classmethod
     def gather(cls, results: Path, study: Study, digests: Digests) -> Evidence:
+        """Read root and records; published results go by their own graph, those of a run by today's."""
+        root = read_root(results)
+        if (results / PUBLISHED).is_file():
+            records = {name: read_record(results / name) for name in record_names(results, root)}
+            return cls(results, study, digests, artifacts_then(records, root), root, records)
         expected = artifacts(study)
         records = {artifact.record: read_record(results / artifact.record) for artifact in expected}
-        return cls(results, study, digests, expected, read_root(results), records)
+        return cls(results, study, digests, expected, root, records)
 
     def believed_record(self, name: str) -> Read | None:
         """A record if it can be believed: it is one, and the root, where there is one, names it."""
@@ -156,33 +116,4 @@ class Evidence:
                     return Listing(pairs, here / "bin")
         except (KeyError, TypeError):
             return None
-        return None
-
-
-def read_root(results: Path) -> Root | None:
-    """The study's root; None if there is none or it is damaged."""
-    try:
-        return parse((results / NAME).read_bytes())
-    except OSError:
-        return None
-
-
-def read_record(path: Path) -> Read | None:
-    """A record file; None if it can't be read."""
-    try:
-        content = path.read_bytes()
-    except OSError:
-        return None
-    sha256 = hashlib.sha256(content).hexdigest()
-    try:
-        return Read(sha256, Record.model_validate_json(content))
-    except ValidationError:
-        return Read(sha256, None)
-
-
-def read_json(path: Path) -> Any:
-    """The data of a JSON file; None if there is none that can be read."""
-    try:
-        return json.loads(path.read_bytes())
-    except (OSError, ValueError):
         return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,13 @@ Wrong = tuple[str, str, str]
 """What is wrong, the expected value, the found one."""
 
 
-def wrong_numbers(results: Path, report: str, sound: Callable[[str], bool]) -> Iterator[Wrong]:
+def wrong_numbers(
+    results: Path, report: str, sound: Callable[[str], bool], sources: Set[str] | None
+) -> Iterator[Wrong]:
     """The numbers of a report.json that can't be found again as they stand there.
 
-    Sources that aren't ``sound`` are left out: it is known that they were changed.
+    ``sources`` are the files that it may name, None if nobody knows. Those that aren't ``sound`` are left
+    out: it is known that they were changed.
     """
     try:
         data = json.loads((results / report).read_bytes())
@@ -25,12 +28,14 @@ def wrong_numbers(results: Path, report: str, sound: Callable[[str], bool]) -> I
         files = dict(data["files"])
     except (OSError, ValueError, KeyError, TypeError):
         return
-    sources = {path: _load(results / path) for path in files if path == "study.json" or sound(path)}
-    for path, (_, sha256) in sources.items():
+    for path in sorted(files.keys() - sources) if sources is not None else ():
+        yield f"it names {path}, and neither that nor its stage was an input of it", "a source", path
+    loaded = {path: _load(results / path) for path in files if path == "study.json" or sound(path)}
+    for path, (_, sha256) in loaded.items():
         if sha256 != files[path]:
             yield f"it was made from other bytes of {path}", sha256, files[path]
     for entry in numbers.values():
-        yield from _check(entry, numbers, sources, files)
+        yield from _check(entry, numbers, loaded, files)
 
 
 def _check(

@@ -16,13 +16,15 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 
 from reproquant.errors import FormatError
 from reproquant.files import write_json
+from reproquant.provenance.artifacts import artifacts
 from reproquant.provenance.digests import Digests
 from reproquant.provenance.evidence import Evidence
+from reproquant.provenance.graph import PUBLISHED as NAME
+from reproquant.provenance.reading import read_root
 from reproquant.provenance.root import NAME as ROOT
 from reproquant.provenance.sign import SIGNATURE
 from reproquant.study import Study
 
-NAME = "published.json"
 BENCHMARKS = "benchmarks/**/*.tsv"
 WEIGHTS = ".gguf"
 PAGE = "report/index.html"
@@ -122,8 +124,14 @@ def absent(evidence: Evidence) -> frozenset[str]:
     if found is None:
         return frozenset()
     promised = withholdable(evidence)
-    return frozenset(
-        file.path
-        for file in found.withheld
-        if promised.get(file.path) == file.sha256 and (file.path != PAGE or file.bytes > PAGE_BYTES)
-    )
+    return frozenset(file.path for file in found.withheld if promised.get(file.path) == file.sha256)
+
+
+def made_since(results: Path) -> list[str]:
+    """What today's workflow would make of the study of sound published results, and they don't have.
+
+    A later stage, or one that somebody left out when all that follows was written anew.
+    """
+    root = read_root(results)
+    today = artifacts(Study.load(results / "study.json"))
+    return [one.main for one in today if root and one.record not in root.records]

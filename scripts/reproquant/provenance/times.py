@@ -14,7 +14,8 @@ from pathlib import Path
 
 from reproquant.errors import FormatError
 from reproquant.provenance.digests import Digests
-from reproquant.provenance.evidence import Evidence, Read
+from reproquant.provenance.evidence import Evidence
+from reproquant.provenance.reading import Read
 from reproquant.study import Study
 
 Span = tuple[float, float]

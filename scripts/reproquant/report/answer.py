@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from reproquant.report.numbers import Number, Numbers
 from reproquant.report.sentences import Sentence, at, say
-from reproquant.report.subjects import Subject, best
+from reproquant.report.subjects import Spread, Subject, best
 from reproquant.study import Study
 
 
@@ -25,25 +25,29 @@ def answer(numbers: Numbers, study: Study, subjects: Sequence[Subject]) -> Sente
     decoders = best(subjects, "decode_tok_per_s", levels[0])
     givers = best(subjects, "output_tok_per_s", levels[-1])
     where = _where(numbers, study, subjects)
-    if not decoders or not givers:
+    if not decoders and not givers:
         return where + ("no subject gave figures that may be compared.",)
-    decoder, decode = decoders[0]
-    giver, output = givers[0]
-    single, many = at(levels[0]), at(levels[-1])
-    speed = say("{}" + _flag_note(decoder), decode.median)
-    volume = say("{}" + _flag_note(giver), output.median)
-    if len(decoders) == 1:
-        flagged = " (flagged)" if _flag_note(decoder) else ""
-        text = f"only {decoder.name}{flagged} could be ranked: "
-        figures = say("it decodes {} {} and gives {} {}", decode.median, single, output.median, many)
-        return where + say(text + "{}; its weights take {}.", figures, decoder.size)
-    if decoder is giver:
+    if decoders and givers and decoders[0][0] is givers[0][0]:
+        (winner, decode), (_, output) = decoders[0], givers[0]
+        speed, volume = (say("{}" + _doubt_note(winner), figure.median) for figure in (decode, output))
+        if len(decoders) == len(givers) == 1:
+            text = f"only {winner.name} could be ranked: it decodes {{}} {{}} and gives {{}} {{}}; "
+            figures = say(text, speed, at(levels[0]), volume, at(levels[-1]))
+            return where + figures + say("its weights take {}.", winner.size)
         text = "{} decodes fastest {} ({}) and gives the most output {} ({}) from {} of weights."
-        return where + say(text, (decoder.name,), single, speed, many, volume, decoder.size)
-    text = f"{decoder.name} decodes fastest {{}} ({{}}, from {{}} of weights), "
-    first = say(text, single, speed, decoder.size)
-    text = f"{giver.name} gives the most output {{}} ({{}}, from {{}})."
-    return where + first + say(text, many, volume, giver.size)
+        words = (winner.name,), at(levels[0]), speed, at(levels[-1]), volume, winner.size
+        return where + say(text, *words)
+    first = _part(decoders, "decodes fastest", "decode", at(levels[0]))
+    return where + first + ("; ",) + _part(givers, "gives the most output", "output", at(levels[-1])) + (".",)
+
+
+def _part(ranking: Sequence[tuple[Subject, Spread]], does: str, what: str, when: Sentence) -> Sentence:
+    """The winner of one ranking, with its figure and size."""
+    if not ranking:
+        return say(f"no subject's {what} {{}} may be compared", when)
+    winner, figure = ranking[0]
+    text = f"{winner.name} {does} {{}} ({{}}{_doubt_note(winner)}, from {{}} of weights)"
+    return say(text, when, figure.median, winner.size)
 
 
 def context(numbers: Numbers, study: Study, subjects: Sequence[Subject]) -> tuple[Sentence, ...]:
@@ -65,7 +69,15 @@ def context(numbers: Numbers, study: Study, subjects: Sequence[Subject]) -> tupl
     if emulated := [subject.name for subject in subjects if subject.emulated]:
         text = "without FP8 units, by widening the weights in each forward pass: not FP8's speed, not ranked."
         found.append((f"Emulated: {', '.join(emulated)}, {text}",))
-    unranked = [subject.name for subject in subjects if not subject.measured]
+    ranked = {
+        subject.name
+        for metric, level in (("decode_tok_per_s", levels[0]), ("output_tok_per_s", levels[-1]))
+        for subject, _ in best(subjects, metric, level)
+    }
+    if swinging := [one.name for one in subjects if one.swinging and one.name in ranked]:
+        text = "ranked only where all its rounds are above or below all of every other's."
+        found.append((f"Unstable: {', '.join(swinging)}; such a subject is {text}",))
+    unranked = [one.name for one in subjects if not one.measured and one.name not in ranked]
     if unranked:
         found.append((f"Not ranked: {', '.join(unranked)}. The reasons stand below the table.",))
     return tuple(found)
@@ -95,8 +107,8 @@ def _where(numbers: Numbers, study: Study, subjects: Sequence[Subject]) -> Sente
     return say(f"On {{}} × {study.machine.gpu}, ", count)
 
 
-def _flag_note(subject: Subject) -> str:
-    return ", flagged" if subject.status == "flagged" else ""
+def _doubt_note(subject: Subject) -> str:
+    return "" if subject.status == "ok" else f", {subject.status}"
 
 
 def _gain(subjects: Sequence[Subject], levels: Sequence[Number], baseline: str) -> list[Sentence]:

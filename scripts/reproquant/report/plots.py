@@ -233,7 +233,8 @@ def _mark(axes: Axes, number: Number, place: tuple[float, float], **style: Any) 
 
 
 def _ink(subject: Subject, colours: dict[str, str]) -> str:
-    return colours[subject.name] if subject.ranked else INKS["unranked"]
+    """Grey is what can't be believed or says nothing about its format."""
+    return colours[subject.name] if subject.ranked or subject.swinging else INKS["unranked"]
 
 
 def _label(subject: Subject, median: Number) -> str:

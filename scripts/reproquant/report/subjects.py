@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import inf
 
 from pydantic import ValidationError
 
 from reproquant.bench.measurement import Measurement, Status
 from reproquant.errors import FormatError
 from reproquant.provenance.lineage import pointer
+from reproquant.report.between_cards import BetweenCards, read_between_cards
 from reproquant.report.checks import Check, read_checks
 from reproquant.report.efficiency import Efficiency, read_efficiency
 from reproquant.report.numbers import Number, Numbers, Quote
@@ -35,6 +37,10 @@ class Spread:
     low: Number
     high: Number
     rounds: tuple[Number, ...]
+
+    def clear_of(self, other: Spread) -> bool:
+        """Whether all rounds lie on one side of all of the other's."""
+        return self.low.value > other.high.value or self.high.value < other.low.value
 
 
 @dataclass(frozen=True)
@@ -68,6 +74,7 @@ class Subject:
     levels: tuple[Level, ...]
     checks: tuple[Check, ...]
     efficiency: Efficiency | None
+    between_cards: BetweenCards | None
     path: str
     ids: Quote | None
     ratios: dict[str, Number]
@@ -82,6 +89,11 @@ class Subject:
     def ranked(self) -> bool:
         """Whether its figures may be compared with others': an emulation's say nothing about its format."""
         return self.measured and not self.emulated
+
+    @property
+    def swinging(self) -> bool:
+        """Whether its figures can be believed within their ranges alone."""
+        return self.status == "unstable" and bool(self.levels) and not self.emulated
 
     @property
     def standing(self) -> str:
@@ -99,20 +111,26 @@ class Subject:
 
 
 def read_subjects(numbers: Numbers, study: Study) -> tuple[Subject, ...]:
-    """Every subject of the study: ranked ones first, the fastest decode on top, then study order.
+    """Every subject of the study: the ranked first, the fastest decode on top, then study order.
 
     Raises FormatError if a subject's measurement is missing or isn't one.
     """
     subjects = [_read(numbers, study, subject) for subject in study.subjects]
     baseline = next(subject for subject in subjects if subject.baseline)
     subjects = [_with_ratios(numbers, subject, baseline) for subject in subjects]
-    return tuple(sorted(subjects, key=_place))
+    return tuple(sorted(subjects, key=_places(subjects)))
 
 
-def _place(subject: Subject) -> tuple[bool, float]:
-    return (
-        (False, -subject.single.figures["decode_tok_per_s"].median.value) if subject.ranked else (True, 0.0)
+def _places(subjects: Sequence[Subject]) -> Callable[[Subject], float]:
+    """A key that sorts the ranked by their decode at the fewest requests, before all others."""
+    fewest = min(
+        (subject.single.concurrency for subject in subjects if subject.levels),
+        key=lambda concurrency: concurrency.value,
+        default=None,
     )
+    ranking = best(subjects, "decode_tok_per_s", fewest) if fewest else []
+    places = {subject.name: float(place) for place, (subject, _) in enumerate(ranking)}
+    return lambda subject: places.get(subject.name, inf)
 
 
 def read_measurement(numbers: Numbers, path: str) -> Measurement:
@@ -126,6 +144,7 @@ def read_measurement(numbers: Numbers, path: str) -> Measurement:
 def _read(numbers: Numbers, study: Study, subject: StudySubject) -> Subject:
     path = f"bench/{subject.name}.json"
     measurement = read_measurement(numbers, path)
+    efficiency = read_efficiency(numbers, path, subject.name, measurement)
     return Subject(
         name=subject.name,
         engine=ENGINES[subject.engine],
@@ -143,7 +162,8 @@ def _read(numbers: Numbers, study: Study, subject: StudySubject) -> Subject:
             read_level(numbers, path, subject.name, measurement, n) for n in range(len(measurement.levels))
         ),
         checks=read_checks(numbers, path, subject.name, measurement),
-        efficiency=read_efficiency(numbers, path, subject.name, measurement),
+        efficiency=efficiency,
+        between_cards=read_between_cards(numbers, path, subject.name, measurement, efficiency),
         path=path,
         ids=numbers.quote(path, "/workload/ids_sha256") if measurement.workload.ids_sha256 else None,
         ratios={},
@@ -188,10 +208,19 @@ def _with_ratios(numbers: Numbers, subject: Subject, baseline: Subject) -> Subje
 
 
 def best(subjects: Sequence[Subject], metric: str, concurrency: Number) -> list[tuple[Subject, Spread]]:
-    """The ranked subjects measured at that concurrency, highest median of ``metric`` first."""
+    """The subjects measured at that concurrency that can be ranked by ``metric``, highest median first.
+
+    One that is unstable is among them where its range is clear of every other's: however much it swings,
+    its place is certain.
+    """
     measured = [
         (subject, level.figures[metric])
         for subject in subjects
-        if subject.ranked and (level := subject.at(concurrency)) is not None
+        if (subject.ranked or subject.swinging) and (level := subject.at(concurrency)) is not None
     ]
-    return sorted(measured, key=lambda pair: -pair[1].median.value)
+    placed = [
+        (subject, own)
+        for subject, own in measured
+        if subject.ranked or all(own.clear_of(other) for _, other in measured if other is not own)
+    ]
+    return sorted(placed, key=lambda pair: -pair[1].median.value)

@@ -1,0 +1,38 @@
+"""What is written down of a subject's several cards: their links, and the way that its engine took."""
+
+from __future__ import annotations
+
+from reproquant.bench.measurement import BetweenCards, CardLinks, Pair, Said
+from reproquant.engines.between_cards import said
+from reproquant.machine import gpu, host
+from reproquant.machine.links import links
+
+
+def between_cards(visible: str, engine: str, log: str) -> BetweenCards:
+    """The links among the cards that ``visible`` names, as NVML tells them, and what the engine's log says.
+
+    ``visible`` is a ``CUDA_VISIBLE_DEVICES``. Without an NVIDIA driver there are no cards.
+    """
+    shown = gpu.indices(visible, [card.uuid for card in gpu.gpus()])
+    found = links()
+    return BetweenCards(
+        cards=[
+            CardLinks(index=index, nvlinks=owned, active=active)
+            for index, (owned, active) in enumerate(found.nvlinks)
+            if index in shown
+        ],
+        pairs=[
+            Pair(
+                first=pair.first,
+                second=pair.second,
+                nvlinks=pair.nvlinks,
+                peer_access=pair.peer_access,
+                joined_by=pair.joined_by,
+            )
+            for pair in found.pairs
+            if {pair.first, pair.second} <= set(shown)
+        ],
+        said=[
+            Said(about=one.about, words=host.without_private_paths(one.words)) for one in said(engine, log)
+        ],
+    )
