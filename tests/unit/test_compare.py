@@ -177,6 +177,13 @@ def test_what_isnt_the_same_question_isnt_compared_and_it_is_said_why(
     assert words in pair.obstacles[0]
 
 
+def test_an_unstable_subject_is_compared_within_its_ranges(old: Path, new: Path) -> None:
+    measure(new, SUBJECT, 101, decode_ms=4)
+    change(new / f"bench/{SUBJECT}.json", lambda data: data.update(status="unstable"))
+    found = compare(old, new)
+    assert of(found, "decode_tok_per_s", 1).verdict == "faster"
+
+
 def test_another_model_makes_every_speed_incomparable(old: Path, new: Path) -> None:
     for seed, name in enumerate(("llama-f16", SUBJECT, "vllm-bf16"), 100):
         measure(new, name, seed)

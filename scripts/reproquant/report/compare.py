@@ -16,7 +16,7 @@ from reproquant.quality.result import Quality
 from reproquant.report.causes import Cause, causes
 from reproquant.report.noise import LEVEL, Place, Sample, beyond_errors, judge
 from reproquant.report.side import Side, load
-from reproquant.report.subjects import METRICS, RANKED
+from reproquant.report.subjects import BELIEVED, METRICS
 
 Verdict = Literal[
     "faster",
@@ -156,7 +156,7 @@ def _obstacles(before: Side, after: Side, old: Measurement, new: Measurement) ->
     if old == new:
         return
     for side, one in (("old", old), ("new", new)):
-        if one.status not in RANKED:
+        if one.status not in BELIEVED:
             yield f"status: the {side} one is {one.status}"
     for key in ("prompt_tokens", "output_tokens", "text_sha256", "ids_sha256"):
         then, now = getattr(old.workload, key), getattr(new.workload, key)

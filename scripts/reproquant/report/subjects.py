@@ -27,6 +27,8 @@ METRICS = {
 }
 ENGINES = {"llama_cpp": "llama.cpp", "vllm": "vLLM"}
 RANKED: tuple[Status, ...] = ("ok", "flagged")
+BELIEVED: tuple[Status, ...] = (*RANKED, "unstable")
+"""What was measured as it should be, if only within its ranges."""
 
 
 @dataclass(frozen=True)
