@@ -35,7 +35,7 @@ from reproquant.provenance.sign import sign as sign_root
 from reproquant.provenance.sign import unsigned
 from reproquant.provenance.times import times as study_times
 from reproquant.report.compare_command import compare
-from reproquant.report.explain import Node
+from reproquant.report.explain import Node, shown
 from reproquant.report.explain import explain as explain_number
 from reproquant.study import Study
 
@@ -277,10 +277,8 @@ def _sentence(summary: dict[str, Any]) -> str:
 def _tree(node: Node, tree: Tree) -> Tree:
     """A node and what it comes from for the terminal, a fact a line; empty ones are left out."""
     for name, value in node.facts.items():
-        if value in (None, {}, []):
-            continue
-        shown = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-        tree.add(Text.assemble((f"{name}: ", "dim"), shown))
+        if text := shown(value):
+            tree.add(Text.assemble((f"{name}: ", "dim"), text))
     for cause in node.causes:
         _tree(cause, tree.add(Text(cause.title, style="bold")))
     return tree

@@ -35,6 +35,31 @@ def finish(root: Path) -> Path:
     return results
 
 
+def with_requests(results: Path, bench: str) -> None:
+    """Put requests into a measurement of a finished study; round 2 at concurrency 4 has one that failed."""
+    data = read_json(results / bench)
+    data["requests"] = [
+        _request(round, concurrency, index)
+        for round in range(6)
+        for concurrency in (4, 1)
+        for index in range(concurrency)
+        if not (round == 5 and concurrency == 1)
+    ]
+    write_json(results / bench, data)
+
+
+def _request(round: int, concurrency: int, index: int) -> dict[str, object]:
+    broken = (round, concurrency, index) == (2, 4, 3)
+    times = {"prefill_ms": 40.0 + index, "decode_ms": 8.5e-05, "output_tokens": None, "queue_ms": None}
+    return {
+        "launch": 0, "round": round, "concurrency": concurrency, "index": index, "nonce_id": 1000 + round,
+        "sent_ms": 0.1, "first_token_ms": None if broken else 50.0,
+        "last_token_ms": None if broken else 900.0 + 100 * round + 10 * concurrency + index,
+        "prompt_tokens": 512, "completion_tokens": 128, "cached_tokens": 0, "error": "reset" if broken else None,
+        "server": None if index == 2 else {**times, "mean_of": 1},
+    }  # fmt: skip
+
+
 def record(
     results: Path, study: Study, artifact: Artifact, started: str = "2026-01-01T00:00:00.000+00:00"
 ) -> None:

@@ -237,7 +237,7 @@ def test_an_idle_second_card_of_a_subject_stands_beside_the_busy_first(
     assert (
         "GPU <a" in page
         and ", idle</span>" in page
-        and 'data-number="llama-q4km.gpu1.utilization_percent"' in page
+        and 'href="#number:llama-q4km.gpu1.utilization_percent"' in page
     )
 
 

@@ -137,8 +137,8 @@ def test_on_a_cpu_nearly_no_claim_is_applicable_and_the_report_says_so(tmp_path:
 def test_on_the_articles_machine_the_report_shows_what_was_judged(results: Path) -> None:
     report.build(results, results / "report")
     page = (results / "report/index.html").read_text()
-    assert 'data-number="claim.bpw-q4km.deviation"' in page
-    assert 'data-number="claim.size-f16.about"' in page
+    assert 'href="#number:claim.bpw-q4km.deviation"' in page
+    assert 'href="#number:claim.size-f16.about"' in page
     rows = {claim["id"]: claim for claim in read_json(results / "report/report.json")["claims"]}
     assert rows["fp8-rejected"]["verdict"] == "reproduced"
     assert rows["bpw-q4km"]["verdict"] == "contradicted"

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from finished_study import finish
+from finished_study import finish, with_requests
 from reproquant.cli import app
 from reproquant.errors import FormatError
-from reproquant.files import read_json, write_json
+from reproquant.files import read_json
 from reproquant.report.explain import Node, explain
 
 BENCH = "bench/llama-q4km.json"
@@ -25,25 +25,8 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("REPROQUANT_STORE", str(root / "store"))
         results = finish(root)
-    data = read_json(results / BENCH)
-    data["requests"] = [
-        request(round, concurrency, index)
-        for round in range(6)
-        for concurrency in (4, 1)
-        for index in range(concurrency)
-        if not (round == 5 and concurrency == 1)
-    ]
-    write_json(results / BENCH, data)
+    with_requests(results, BENCH)
     yield results
-
-
-def request(round: int, concurrency: int, index: int) -> dict:
-    broken = (round, concurrency, index) == (2, 4, 3)
-    return {
-        "launch": 0, "round": round, "concurrency": concurrency, "index": index, "nonce_id": 1000 + round,
-        "sent_ms": 0.1, "first_token_ms": None if broken else 50.0, "last_token_ms": None if broken else 900.0,
-        "prompt_tokens": 512, "completion_tokens": 128, "cached_tokens": 0, "error": "reset" if broken else None,
-    }  # fmt: skip
 
 
 def nodes(node: Node) -> Iterator[Node]:

@@ -46,7 +46,7 @@ def test_published_results_are_sound_without_weights_results_and_store(published
     assert found(published) == []
     names = [path.name for path in published.rglob("*") if path.is_file()]
     assert {"root.json", "study.json", "report.md", "report.tsv", "manifest.json"} <= {*names}
-    assert "index.html" not in names
+    assert "index.html" in names
     assert not [name for name in names if name.endswith((".gguf", ".safetensors")) or name == "llama-server"]
 
 
@@ -84,6 +84,17 @@ def test_only_what_is_large_can_be_withheld(published: Path, name: str) -> None:
     data["withheld"].append({"path": name, "bytes": 1, "sha256": sha256})
     write_json(published / "published.json", data)
     assert (Kind.MISSING, name) in [(one.kind, one.file) for one in found(published)]
+
+
+def test_a_page_of_more_than_a_mebibyte_is_withheld(
+    results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = results / "report/index.html"
+    monkeypatch.setattr("reproquant.provenance.published.PAGE_BYTES", page.stat().st_size - 1)
+    made = publish(results, tmp_path / "published")
+    assert page.stat().st_size in [file.bytes for file in made.withheld if file.path == "report/index.html"]
+    assert not (tmp_path / "published/report/index.html").exists()
+    assert found(tmp_path / "published") == []
 
 
 def test_a_changed_measurement_is_found_in_published_results_as_well(published: Path) -> None:

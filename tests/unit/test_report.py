@@ -67,8 +67,9 @@ def test_every_number_of_report_json_stands_in_the_file_that_it_names(results: P
 def test_every_number_on_the_page_leads_to_a_row_with_its_source(built: Path) -> None:
     page = (built / "index.html").read_text()
     rows = set(re.findall(r'<tr id="number:([^"]+)"', page))
-    shown = set(re.findall(r'data-number="([^"]+)"', page))
-    assert shown and shown <= rows
+    linked = set(re.findall(r'href="#number:([^"]+)"', page))
+    drawn = set(re.findall(r'data-number="([^"]+)"', page))
+    assert linked and drawn and linked | drawn <= rows
 
 
 def test_a_template_that_shows_a_bare_figure_is_refused(built: Path, tmp_path: Path) -> None:
@@ -300,7 +301,7 @@ def test_a_cross_check_is_shown_with_both_figures_and_its_verdict(built: Path) -
     page, text = (built / "index.html").read_text(), (built / "report.md").read_text()
     for key in ("left", "right", "difference"):
         assert f"llama-q4km.checks.0.{key}" in ids
-        assert f'data-number="llama-q4km.checks.0.{key}"' in page
+        assert f'href="#number:llama-q4km.checks.0.{key}"' in page
     assert (
         "| llama-q4km | decode | 1 | client | 196 tok/s | server's clock | 197 tok/s | -0.497 % | ok |"
         in text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -68,12 +69,12 @@ def test_every_figure_of_the_section_leads_to_the_measurement(results: Path) -> 
             "streamed_bytes",
             "measured.gb_per_s",
         ):
-            assert f'data-number="{name}.ceiling.{figure}"' in page
+            assert f'href="#number:{name}.ceiling.{figure}"' in page
             source = sources[f"{name}.ceiling.{figure}"]
             assert source and source["path"] == f"bench/{name}.json"
             assert source["pointer"] == f"/ceiling/{figure.replace('.', '/')}"
-        assert f'data-number="{name}.energy.1.tokens_per_joule"' in page
-        assert f'data-number="{name}.peak_rss_bytes"' in page
+        assert f'href="#number:{name}.energy.1.tokens_per_joule"' in page
+        assert f'href="#number:{name}.peak_rss_bytes"' in page
     data = {
         subject["name"]: subject["efficiency"] for subject in read_json(target / "report.json")["subjects"]
     }
@@ -104,7 +105,7 @@ def test_an_idle_second_card_is_visible(results: Path) -> None:
     assert "llama-q4km, GPU 1, used: no, memory at most 0 B, median load 0 %, median power 55.0 W" in text
     assert "llama-q4km, GPU 0, used: yes, memory at most 9.00 GB, median load 97.0 %" in text
     assert "median SM clock" not in text.split("GPU 1, used: no")[1].splitlines()[0]
-    assert 'data-number="llama-q4km.peak_gpu_bytes"' in page
+    assert 'href="#number:llama-q4km.peak_gpu_bytes"' in page
     trace = page[page.index('data-plot="telemetry-llama-q4km"') :].split("</svg>")[0]
     assert all(words in trace for words in ("GPU 0", "GPU 1", "power, W", "memory, GB"))
     assert "GPU 0" not in page[page.index('data-plot="telemetry-llama-f16"') :].split("</svg>")[0]
@@ -117,6 +118,25 @@ def test_every_watched_subject_has_a_trace_and_no_other(results: Path) -> None:
     assert "telemetry-vllm-fp8" not in page
     (results / "bench/llama-f16.telemetry.json").unlink()
     assert 'data-plot="telemetry-llama-f16"' not in (built(results) / "index.html").read_text()
+
+
+def test_rounds_with_hardly_any_time_between_are_shaded_as_one(results: Path) -> None:
+    def shades() -> int:
+        page = (built(results) / "index.html").read_text()
+        trace = page[page.index('data-plot="telemetry-llama-f16"') :].split("</svg>")[0]
+        panels = re.findall(r'<path d="([^"]*)"[^>]*style="fill: var\(--grid\)"', trace)
+        assert len(panels) > 1 and len({path.count("M") for path in panels}) == 1
+        return panels[0].count("M")
+
+    windows = 2 * len(read_json(results / "bench/llama-f16.telemetry.json")["spans"][0]["windows"])
+    assert shades() == windows > 2
+    change(
+        results / "bench/llama-f16.telemetry.json",
+        lambda data: data["spans"][0]["windows"][0].update(
+            end_s=data["spans"][0]["windows"][1]["start_s"] - 0.01
+        ),
+    )
+    assert shades() == windows - 1
 
 
 def test_measurements_without_telemetry_are_reported_without_the_section(results: Path) -> None:

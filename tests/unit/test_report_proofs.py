@@ -44,7 +44,7 @@ def test_machine_code_is_shown_by_architecture_with_its_named_kernels(results: P
     named = numbers["machine_code.sm_70.named.mul_mat_q.kernels"]
     assert (named["value"], named["source"]["path"]) == (64, "llama_cpp/machine_code.json")
     page = (results / "report/index.html").read_text()
-    assert f'data-number="{named["id"]}"' in page and "Read out of the engines" in page
+    assert f'href="#number:{named["id"]}"' in page and "Read out of the engines" in page
 
 
 def test_minimums_stand_beside_the_table_and_refusals_are_quoted(results: Path) -> None:

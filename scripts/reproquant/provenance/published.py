@@ -1,9 +1,9 @@
 """Finished results to be kept and shown: everything but what is large, which stands there by digest.
 
-Large are weights and binaries, and the report's page, which repeats every request for every figure
-that came of it: report.md and report.json hold the same figures. ``published.json`` in such a
-folder lists what was withheld. An audit takes that list for a file only where a record or a
-manifest promises the same digest, and for nothing else: a measurement that is gone is missing.
+Large are weights and binaries, and a report's page of more than ``PAGE_BYTES``: report.md and
+report.json hold the same figures. ``published.json`` in such a folder lists what was withheld. An
+audit takes that list for a file only where a record or a manifest promises the same digest, and
+for nothing else: a measurement that is gone is missing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ from reproquant.provenance.sign import SIGNATURE
 from reproquant.study import Study
 
 BENCHMARKS = "benchmarks/**/*.tsv"
-LARGE = (".gguf", "report/index.html")
+WEIGHTS = ".gguf"
+PAGE = "report/index.html"
+PAGE_BYTES = 1 << 20
 
 
 class Part(BaseModel):
@@ -66,6 +68,8 @@ def publish(results: Path, target: Path) -> Publication:
     if evidence.root is None or len(evidence.believed()) < len(evidence.artifacts):
         raise FormatError(results, "only a sealed and complete study can be published", "reproquant audit")
     heavy = withholdable(evidence)
+    if (page := results / PAGE).is_file() and page.stat().st_size <= PAGE_BYTES:
+        del heavy[PAGE]
     made = {name for artifact in evidence.artifacts for name in artifact.outputs.values()}
     names = {"study.json", ROOT, *evidence.records, *(made - heavy.keys())}
     names |= {path.relative_to(results).as_posix() for path in results.glob(BENCHMARKS)}
@@ -95,7 +99,7 @@ def withholdable(evidence: Evidence) -> dict[str, str]:
         for path, sha256 in listing.digests.items()
     }
     return {
-        **{name: sha256 for name, sha256 in evidence.promised.items() if name.endswith(LARGE)},
+        **{name: sha256 for name, sha256 in evidence.promised.items() if name.endswith((WEIGHTS, PAGE))},
         **listed,
     }
 

@@ -8,16 +8,16 @@ the record to the files that it was made from, down to the model's revision.
 from __future__ import annotations
 
 import difflib
+import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from reproquant.bench.measurement import Request
-from reproquant.bench.statistics import measurable
 from reproquant.errors import FormatError
 from reproquant.files import read_json
 from reproquant.provenance.lineage import pointer
 from reproquant.provenance.record import record_of
+from reproquant.report.rounds import behind, levels
 
 REPORT = "report/report.json"
 MEASURED = ("command", "environment_variables", "engine_facts", "machine", "workload")
@@ -51,14 +51,46 @@ def explain(results: Path, id: str) -> Node:
     return _Explainer(results, numbers).number(id)
 
 
-def chain(results: Path, name: str) -> Node:
-    """The tree of one file of a results directory: its record, and the files that it was made from."""
-    return _Explainer(results, {}).file(name)
+@dataclass(frozen=True)
+class Making:
+    """How a file was made: what its record and the file itself say, and the files that it was made from."""
+
+    facts: dict[str, Any]
+    inputs: tuple[str, ...] = ()
 
 
-def requests(results: Path, path: str, pointer: str) -> list[Node]:
-    """The rounds and requests behind a figure of a measurement; none for any other place in a file."""
-    return _Explainer(results, {}).requests({"path": path, "pointer": pointer})
+def making(results: Path, name: str) -> Making:
+    """What made one file of a results directory; a file without a record says just that."""
+    record = record_of(results / name, results)
+    if record is None:
+        return Making({"record": None})
+    definition, run, sha256 = _parts(read_json(record), name)
+    recipe, here = definition["externalParameters"], definition["internalParameters"]
+    return Making(
+        {
+            "stage": recipe["stage"],
+            "started": run["metadata"]["startedOn"],
+            "finished": run["metadata"]["finishedOn"],
+            "sha256": sha256,
+            "checkout": here["git"],
+            "python": here["python"],
+            "platform": here["platform"],
+            "store of results": here.get("stored"),
+            "study": recipe["study"],
+            "locks": recipe["locks"],
+            "packages": recipe["packages"],
+            "data files": recipe["files"],
+            **_special(results, name, recipe["stage"]),
+        },
+        tuple(item["name"] for item in definition["resolvedDependencies"]),
+    )
+
+
+def shown(value: Any) -> str:
+    """A fact's value as people are shown it; empty for one that says nothing and is left out."""
+    if value in (None, {}, []):
+        return ""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 class _Explainer:
@@ -86,31 +118,8 @@ class _Explainer:
         if name in self._explained:
             return Node(f"{name} (see above)")
         self._explained.add(name)
-        record = record_of(self._results / name, self._results)
-        if record is None:
-            return Node(name, {"record": None})
-        definition, run, sha256 = _parts(read_json(record), name)
-        recipe, here = definition["externalParameters"], definition["internalParameters"]
-        node = Node(
-            name,
-            {
-                "stage": recipe["stage"],
-                "started": run["metadata"]["startedOn"],
-                "finished": run["metadata"]["finishedOn"],
-                "sha256": sha256,
-                "checkout": here["git"],
-                "python": here["python"],
-                "platform": here["platform"],
-                "store of results": here.get("stored"),
-                "study": recipe["study"],
-                "locks": recipe["locks"],
-                "packages": recipe["packages"],
-                "data files": recipe["files"],
-                **self._special(name, recipe["stage"]),
-            },
-        )
-        node.causes = [self.file(item["name"]) for item in definition["resolvedDependencies"]]
-        return node
+        made = making(self._results, name)
+        return Node(name, made.facts, [self.file(other) for other in made.inputs])
 
     def requests(self, source: dict[str, str]) -> list[Node]:
         """What a figure of a measurement was computed from: its rounds and their requests."""
@@ -118,62 +127,37 @@ class _Explainer:
         if not source["path"].startswith("bench/") or parts[1:2] != ["levels"] or len(parts) < 5:
             return []
         data = _json(self._results, source["path"])
-        level, metric = data["levels"][int(parts[2])], parts[3]
-        values, rounds = level[metric]["rounds"], _rounds(data["requests"], level["concurrency"])
-        if len(rounds) != len(values):
+        level, metric = levels(data)[int(parts[2])], parts[3]
+        if metric not in level.values:
             return []
-        chosen = [int(parts[5])] if parts[4] == "rounds" else _behind(values, parts[4])
+        values = level.values[metric]
+        chosen = [int(parts[5])] if parts[4] == "rounds" else behind(values, parts[4])
         return [
             Node(
-                f"{metric} = {values[place]} in round {data['requests'][rounds[place][0]]['round']}"
-                f" at concurrency {level['concurrency']}",
+                f"{metric} = {values[place]} in {level.rounds[place].title}",
                 {"pointer": pointer("levels", int(parts[2]), metric, "rounds", place)},
-                [_request(data["requests"], index) for index in rounds[place]],
+                [_request(data["requests"], index) for index in level.rounds[place].requests],
             )
             for place in chosen
         ]
 
-    def _special(self, name: str, stage: str) -> dict[str, Any]:
-        """What a stage's own file says that a reader wants to know."""
-        keys = {
-            "benchmark": MEASURED,
-            "benchmark_again": MEASURED,
-            "build_llama_cpp": ("version", "commit", "compilers", "definitions", "binaries"),
-            "fetch_llama_cpp": ("kind", "repository", "package", "version", "commit", "tree_sha256"),
-            "fetch_model": ("source",),
-            "fetch_checkpoint": ("source",),
-            "build_environment": (
-                *("python", "lock_sha256", "installed_sha256", "frozen_sha256", "torch"),
-                *("image", "tool", "tool_version"),
-            ),
-        }.get(stage, ())
-        data = _json(self._results, name) if keys else {}
-        return {key.replace("_", " "): data[key] for key in keys if key in data}
 
-
-def _behind(values: list[float], figure: str) -> list[int]:
-    """The places of the rounds that give the median (one, or the middle two), minimum or maximum."""
-    order = sorted(range(len(values)), key=lambda place: values[place])
-    match figure:
-        case "min":
-            return order[:1]
-        case "max":
-            return order[-1:]
-    return order[(len(order) - 1) // 2 : len(order) // 2 + 1]
-
-
-def _rounds(requests: list[dict[str, Any]], concurrency: int) -> list[list[int]]:
-    """The places of each round's requests; only rounds that can be measured whole have figures."""
-    rounds: dict[tuple[int, int], list[int]] = {}
-    for place, request in enumerate(requests):
-        if request["concurrency"] == concurrency:
-            rounds.setdefault((request["launch"], request["round"]), []).append(place)
-    return [
-        places
-        for _, places in sorted(rounds.items())
-        if len(places) == concurrency
-        and all(measurable(Request.model_validate(requests[place])) for place in places)
-    ]
+def _special(results: Path, name: str, stage: str) -> dict[str, Any]:
+    """What a stage's own file says that a reader wants to know."""
+    keys = {
+        "benchmark": MEASURED,
+        "benchmark_again": MEASURED,
+        "build_llama_cpp": ("version", "commit", "compilers", "definitions", "binaries"),
+        "fetch_llama_cpp": ("kind", "repository", "package", "version", "commit", "tree_sha256"),
+        "fetch_model": ("source",),
+        "fetch_checkpoint": ("source",),
+        "build_environment": (
+            *("python", "lock_sha256", "installed_sha256", "frozen_sha256", "torch"),
+            *("image", "tool", "tool_version"),
+        ),
+    }.get(stage, ())
+    data = _json(results, name) if keys else {}
+    return {key.replace("_", " "): data[key] for key in keys if key in data}
 
 
 def _request(requests: list[dict[str, Any]], place: int) -> Node:

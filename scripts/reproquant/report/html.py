@@ -1,4 +1,4 @@
-"""The report as one HTML file that needs nothing else: style, plots and script are inside it."""
+"""The report as one HTML file that needs nothing else: style, plots, script and lineages are inside it."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pathlib import Path
 
 from markupsafe import Markup, escape
 
-from reproquant.provenance.record import record_of
 from reproquant.report.content import Content
-from reproquant.report.explain import Node, chain, requests
-from reproquant.report.numbers import Number, Quote, Source
+from reproquant.report.entries import Entries, Gathering
+from reproquant.report.numbers import Number, Numbers, Quote, Source
+from reproquant.report.pieces import pieces
 from reproquant.report.plots import Plot
 from reproquant.report.show import exact, show, show_bare
 from reproquant.report.subjects import Spread
@@ -21,11 +21,13 @@ from reproquant.report.templating import environment, render
 def render_html(content: Content, plots: Sequence[Plot], templates: Path, results: Path) -> str:
     """The page; every number on it is a link to its row in the page's list of sources.
 
-    What `reproquant explain` tells of a number is in the page, too.
+    What `reproquant explain` tells of a number is in the page, too: see `report.pieces`.
     """
     jinja = environment(templates, number=_number, quote=_quote, escape=escape)
     jinja.autoescape = True
     jinja.filters |= {"bare": _bare, "exact": _exact, "range": _range, "svg": _svg, "anchor": anchor}
+    jinja.filters["gathered"] = Gathering().gather
+    jinja.tests["entries"] = lambda value: isinstance(value, Entries)
     figure_columns = str(3 + len(content.concurrencies))
     return render(
         jinja,
@@ -33,8 +35,9 @@ def render_html(content: Content, plots: Sequence[Plot], templates: Path, result
         content=content,
         plots=plots,
         figure_columns=figure_columns,
-        chains=_chains(content, results),
-        requests=_requests(content, results),
+        sources=_sources(content.numbers),
+        computed=[number for number in content.numbers if not isinstance(number.origin, Source)],
+        pieces=_embedded(pieces(content.numbers, results)),
     )
 
 
@@ -43,30 +46,19 @@ def anchor(id: str) -> str:
     return f"number:{id}"
 
 
-def _chains(content: Content, results: Path) -> tuple[tuple[str, Markup], ...]:
-    """For each file with a record that numbers come from: what it was made from."""
-    recorded = [path for path in content.numbers.files() if record_of(results / path, results)]
-    return tuple((path, _tree(chain(results, path))) for path in recorded)
+def _sources(numbers: Numbers) -> tuple[tuple[str, str, list[Number]], ...]:
+    """Every file that was read with its sha256 and the numbers that stand there, in order of appearance."""
+    read: dict[str, list[Number]] = {path: [] for path in numbers.files()}
+    for number in numbers:
+        if isinstance(number.origin, Source):
+            read[number.origin.path].append(number)
+    return tuple((path, digest, read[path]) for path, digest in numbers.files().items())
 
 
-def _requests(content: Content, results: Path) -> tuple[tuple[str, Markup], ...]:
-    """For each figure of a measurement: its rounds with their requests."""
-    sourced = [(number.id, number.origin) for number in content.numbers if isinstance(number.origin, Source)]
-    found = ((id, requests(results, origin.path, origin.pointer)) for id, origin in sourced)
-    return tuple((id, Markup("").join(map(_tree, nodes))) for id, nodes in found if nodes)
-
-
-def _tree(node: Node) -> Markup:
-    """A node as a list entry that can be unfolded."""
-    facts = Markup("").join(
-        Markup("<li><span>{}</span> {}</li>").format(
-            name, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-        )
-        for name, value in node.facts.items()
-        if value not in (None, {}, [])
-    )
-    causes = Markup("").join(map(_tree, node.causes))
-    return Markup("<details><summary>{}</summary><ul>{}</ul>{}</details>").format(node.title, facts, causes)
+def _embedded(data: object) -> Markup:
+    """JSON that can stand in a script element: no text in it can end the element."""
+    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
+    return Markup(text.replace("<", "\\u003c"))
 
 
 def _number(number: Number) -> Markup:
@@ -78,8 +70,8 @@ def _bare(number: Number) -> Markup:
 
 
 def _link(number: Number, text: str) -> Markup:
-    return Markup('<a class="number" href="#{}" data-number="{}" title="{}">{}</a>').format(
-        anchor(number.id), number.id, exact(number), text
+    return Markup('<a class="number" href="#{}" title="{}">{}</a>').format(
+        anchor(number.id), exact(number), text
     )
 
 

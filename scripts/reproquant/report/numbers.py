@@ -107,6 +107,10 @@ class Numbers:
         """Whether the results directory holds that file."""
         return self._place(path).is_file()
 
+    def makes(self, path: str) -> bool:
+        """Whether that file is one that the report itself writes."""
+        return path in self._made
+
     def files(self) -> dict[str, str]:
         """The sha256 of every file read so far, by path."""
         return {path: digest for path, (_, digest) in sorted(self._files.items())}

@@ -298,6 +298,20 @@ def _for_page(document: str, name: str) -> str:
     svg = re.sub(r' id="((?!m|p)[a-z0-9_.]+|(?:patch|matplotlib|text)[a-z0-9_.]*)"', "", svg)
     svg = re.sub(r'width="[\d.]+pt" height="[\d.]+pt"', f'class="plot" data-plot="{name}"', svg)
     svg = re.sub(r"font: ([\d.]+px) [^;\"]+", r"font-size: \1", svg)
+    svg = re.sub(r"font-family: [^;\"]+; ", "", svg)
+    svg = re.sub(r' (?:d|x|y|transform)="[^"]*"', _shortened, svg)
+    svg = re.sub(r"\s*\n\s*", "\n", svg)
+    svg = re.sub(r' transform="rotate\(-?0 [^)]*\)"', "", svg)
+    svg = re.sub(r"<g>\n(<(?:use|text) [^\n]*>)\n</g>", r"\1", svg)
     for colour, variable in THEME.items():
         svg = svg.replace(colour, variable)
     return svg.strip()
+
+
+def _shortened(attribute: re.Match[str]) -> str:
+    """Coordinates to a hundredth of a point, which nobody sees, instead of a millionth.
+
+    After ``M`` further points are lines without saying so, up to a curve.
+    """
+    text = re.sub(r"\d+\.\d+", lambda figure: f"{float(figure[0]):.2f}".rstrip("0").rstrip("."), attribute[0])
+    return text if "C" in text else re.sub(r"\s*\nL ", " ", text)

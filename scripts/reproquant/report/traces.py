@@ -8,6 +8,8 @@ from statistics import fmean
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import PathPatch
+from matplotlib.path import Path
 from pydantic import ValidationError
 
 from reproquant.bench.telemetry import Span, Telemetry
@@ -20,6 +22,7 @@ from reproquant.report.plots import INKS, SERIES, Plot, drawn
 
 PANEL_IN = 0.85
 POINTS = 200
+UNSEEN = 0.001
 CARD_PANELS = (
     ("utilization_percent", "load, %", 1.0),
     ("memory_bytes", "memory, GB", 1e9),
@@ -120,16 +123,36 @@ def _draw(
 def _panel(
     axes: Axes, label: str, scale: float, lines: Sequence[_Line], shades: Sequence[tuple[Series, ...]]
 ) -> None:
-    for starts, ends in shades:
-        for start, end in zip(starts.values, ends.values, strict=True):
-            if start is not None and end is not None:
-                axes.axvspan(start, end, color=INKS["grid"], linewidth=0)
+    spans = [
+        Path([(start, 0), (start, 1), (end, 1), (end, 0), (start, 0)], closed=True)
+        for start, end in _joined(shades)
+    ]
+    if spans:
+        shade = {"color": INKS["grid"], "linewidth": 0, "transform": axes.get_xaxis_transform()}
+        axes.add_patch(PathPatch(Path.make_compound_path(*spans), **shade))
     for line in lines:
         axes.plot(*_thinned(line, scale), color=_ink(line.card or 0), linewidth=1.2)
     axes.set_ylim(0, 1.1 * axes.get_ylim()[1])
     axes.set_xlim(left=0)
     axes.grid(visible=False)
     axes.set_ylabel(label, rotation=0, ha="right", va="center")
+
+
+def _joined(shades: Sequence[tuple[Series, ...]]) -> list[tuple[float, float]]:
+    """From when to when was measured, in order; with less than ``UNSEEN`` of it all between, two are one."""
+    windows = sorted(
+        (start, end)
+        for starts, ends in shades
+        for start, end in zip(starts.values, ends.values, strict=True)
+        if start is not None and end is not None
+    )
+    joined: list[tuple[float, float]] = []
+    for start, end in windows:
+        if joined and start - joined[-1][1] < windows[-1][1] * UNSEEN:
+            joined[-1] = (joined[-1][0], max(end, joined[-1][1]))
+        else:
+            joined.append((start, end))
+    return joined
 
 
 def _thinned(line: _Line, scale: float) -> tuple[list[float], list[float]]:
