@@ -33,6 +33,7 @@ from reproquant.provenance.published import publish as publish_study
 from reproquant.provenance.remeasure import forget
 from reproquant.provenance.sign import sign as sign_root
 from reproquant.provenance.sign import unsigned
+from reproquant.provenance.times import PAUSE_S
 from reproquant.provenance.times import times as study_times
 from reproquant.report.compare_command import compare
 from reproquant.report.explain import Node, shown
@@ -178,7 +179,8 @@ def show_times(results: Results = Path("results/embedded"), as_json: AsJson = Fa
             table.add_row(one.artifact, *(f"{cell:.1f}" for cell in cells))
         Console().print(table)
         print(
-            f"{found.whole:.1f} s from the first stage's start to the last one's end; a program ran in "
+            f"{found.whole:.1f} s from the first stage's start to the last one's end, pauses of more than "
+            f"{PAUSE_S} s between two runs left out; a program ran in "
             f"{found.of_programs:.1f} s of them; the rest, {found.overhead:.1%} on top, is the workflow's own"
         )
         if found.answered:

@@ -44,6 +44,10 @@ def test_overlapping_spans_count_once() -> None:
     assert covered([]) == 0
 
 
+def test_a_short_gap_is_waiting_and_a_long_one_lies_between_two_runs() -> None:
+    assert covered([(0, 4), (5, 6), (66, 70), (131, 132)], 60) == 70 + 1
+
+
 def test_time_in_which_no_program_runs_is_the_workflows_own(results: Path) -> None:
     for path in results.rglob("*.prov.json"):
         retime(results, path.relative_to(results).as_posix().removesuffix(".prov.json"), (0, 1))

@@ -21,6 +21,9 @@ from reproquant.study import Study
 Span = tuple[float, float]
 """Start and end in seconds since 1970."""
 
+PAUSE_S = 60
+"""If no stage was under way for longer than this, two runs lie on either side."""
+
 
 @dataclass(frozen=True)
 class StageTime:
@@ -49,8 +52,8 @@ class Times:
 
     @property
     def whole(self) -> float:
-        """Seconds in which at least one stage was under way, or the next one was waited for."""
-        return max(one.span[1] for one in self.stages) - min(one.span[0] for one in self.stages)
+        """Seconds in which a stage was under way, or the next one of the same run was waited for."""
+        return covered((one.span for one in self.stages), PAUSE_S)
 
     @property
     def of_programs(self) -> float:
@@ -77,11 +80,12 @@ def times(results: Path) -> Times:
     return Times(tuple(sorted(made, key=lambda one: one.span)), tuple(answered))
 
 
-def covered(spans: Iterable[Span]) -> float:
-    """Seconds that at least one of the spans covers."""
+def covered(spans: Iterable[Span], bridged_s: float = 0) -> float:
+    """Seconds that the spans cover, and the gaps between them that last ``bridged_s`` at most."""
     total, reached = 0.0, float("-inf")
     for start, end in sorted(spans):
-        total += max(0.0, end - max(start, reached))
+        begin = reached if start - reached <= bridged_s else start
+        total += max(0.0, end - begin)
         reached = max(reached, end)
     return total
 
