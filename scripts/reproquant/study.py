@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
@@ -499,15 +499,28 @@ class Study(Section):
 
     @classmethod
     def load(cls, path: Path) -> Study:
-        """Read a resolved study (``results/<study>/study.json``)."""
-        return cls.resolve(read_json(path), str(path))
+        """Read a resolved study (``results/<study>/study.json``).
+
+        Raises StudyError if there is none, or none that can be used. Today's locks and data files don't
+        count: results that are kept stay readable when a pin has moved on. What runs compares recipes.
+        """
+        try:
+            config = read_json(path)
+        except (OSError, ValueError) as error:
+            raise StudyError(
+                path, f"it can't be read as a study: {error}", "name a results directory such as results/v100"
+            ) from error
+        return cls._checked(config, str(path), OF_ITSELF)
 
     @classmethod
     def of_files(cls, files: Sequence[Path]) -> Study:
         """Lay study files over config.yaml as Snakemake's ``--configfile`` does, and resolve the result."""
         config: dict[str, Any] = read_yaml(repository() / "config.yaml")
         for file in files:
-            config = laid_over(config, read_yaml(file))
+            over = read_yaml(file)
+            if not isinstance(over, dict):
+                raise StudyError(file, "it holds no keys and values", "name a study file")
+            config = laid_over(config, over)
         return cls.resolve(config, ", ".join(map(str, files)) or "config.yaml")
 
     @classmethod
@@ -517,6 +530,12 @@ class Study(Section):
         Raises StudyError with one line for each wrong key: its path, what is
         wrong, what to write instead.
         """
+        return cls._checked(config, where, (*OF_ITSELF, *OF_THE_CHECKOUT))
+
+    @classmethod
+    def _checked(
+        cls, config: dict[str, Any], where: str, checks: Sequence[Callable[[Study, str], None]]
+    ) -> Study:
         try:
             study = cls.model_validate_json(json.dumps(config))
         except ValidationError as error:
@@ -526,18 +545,7 @@ class Study(Section):
                 "mend the keys named above; every key is explained in config.yaml "
                 "and workflow/schemas/study.schema.json",
             ) from None
-        for check in (
-            _picked_sections,
-            _artifacts_exist,
-            _emulated_is_fp8,
-            _evaluated_exist,
-            _autofp8_can_do_it,
-            _baseline_exists,
-            _files_exist,
-            _placements_fit,
-            _names_are_free,
-            _vllm_is_the_locked_one,
-        ):
+        for check in checks:
             check(study, where)
         return study._pruned()
 
@@ -767,6 +775,20 @@ def _vllm_is_the_locked_one(study: Study, where: str) -> None:
         )
 
 
+OF_ITSELF = (
+    _picked_sections,
+    _artifacts_exist,
+    _emulated_is_fp8,
+    _evaluated_exist,
+    _autofp8_can_do_it,
+    _baseline_exists,
+    _placements_fit,
+    _names_are_free,
+)
+OF_THE_CHECKOUT = (_files_exist, _vllm_is_the_locked_one)
+"""Checks of what a study says, and of what the checkout must have so that it can be planned."""
+
+
 def lock_path(environment: str) -> Path:
     """The lock file of an environment's name."""
     return repository() / "envs" / f"{environment}.lock"
@@ -787,5 +809,5 @@ def read_yaml(path: Path) -> Any:
     """A YAML file's data; raises StudyError that names the line if it can't be read."""
     try:
         return yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError) as error:
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise StudyError(path, str(error), "correct the file at the place named above") from error

@@ -50,6 +50,13 @@ def test_published_results_are_sound_without_weights_results_and_store(published
     assert not [name for name in names if name.endswith((".gguf", ".safetensors")) or name == "llama-server"]
 
 
+def test_published_results_are_sound_when_the_locks_have_moved_on(
+    published: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("reproquant.study.lock_path", lambda name: tmp_path / f"{name}.lock")
+    assert found(published) == []
+
+
 def test_what_is_withheld_has_the_digest_that_its_record_promises(published: Path) -> None:
     withheld = {file["path"]: file["sha256"] for file in read_json(published / "published.json")["withheld"]}
     record = read_json(published / "gguf/f16.gguf.prov.json")

@@ -61,6 +61,20 @@ def test_a_resolved_study_reads_back_equal(config: dict[str, Any], tmp_path: Pat
     assert Study.load(file) == study
 
 
+def test_a_study_that_was_run_stays_readable_when_the_locks_have_moved_on(
+    config: dict[str, Any], tmp_path: Path
+) -> None:
+    data = Study.resolve(config).dump()
+    data["vllm"]["version"] = "0.9.1"
+    data["environments"]["fp8"] = "fp8-of-last-year"
+    data["benchmark"]["prompt"] = "workflow/data/prompt-of-last-year.txt"
+    with pytest.raises(StudyError):
+        Study.resolve(data)
+    file = tmp_path / "study.json"
+    file.write_text(json.dumps(data))
+    assert Study.load(file).vllm.version == "0.9.1"
+
+
 def test_a_checkpoint_that_no_subject_serves_is_dropped(config: dict[str, Any]) -> None:
     assert Study.resolve(config).checkpoints["gptq-int4"].quantization == "gptq"
     above = {"subjects": [subject for subject in config["subjects"] if subject["artifact"] != "gptq-int4"]}

@@ -75,9 +75,9 @@ def _study(results: Path, digests: Digests, remedies: Remedies) -> Study | Findi
     wanted = root.study_sha256 if root else "a study"
     try:
         study = Study.load(path)
-    except (StudyError, ValueError) as error:
+    except StudyError as error:
         kind = Kind.STALE if found == wanted else Kind.TAMPERED
-        reason = " ".join(str(getattr(error, "reason", error)).split())
+        reason = " ".join(error.reason.split())
         return Finding(
             kind, STUDY, f"it can't be used, so nothing was checked: {reason}", wanted, found, again
         )
