@@ -1,20 +1,14 @@
 """Pack what a machine without network lacks for a study, in parts that can be carried there."""
 
-import sys
 from pathlib import Path
 
 from reproquant import program
 from reproquant.airgap.pack import MB, pack
 from reproquant.airgap.target import Target
-from reproquant.errors import ReproquantError
 
 
 def main(target: Path, folder: Path) -> None:
-    try:
-        manifest = pack(Target.load(target), folder, folder / "pack.log")
-    except ReproquantError as error:
-        print(error, file=sys.stderr)
-        raise SystemExit(2) from None
+    manifest = pack(Target.load(target), folder, folder / "pack.log")
     for part in manifest.parts:
         print(f"{part.bytes / MB:8.1f} MB  {folder / 'parts' / part.name}")
     print(f"{sum(file.bytes for file in manifest.files) / MB:8.1f} MB  in {len(manifest.files)} files")

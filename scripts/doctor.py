@@ -6,7 +6,6 @@ from pathlib import Path
 from reproquant import program
 from reproquant.doctor import as_data, examine, insist, read
 from reproquant.doctor.command import show
-from reproquant.errors import ReproquantError
 from reproquant.files import write_json
 from reproquant.study import Study
 
@@ -20,11 +19,7 @@ def main(study: Path, running: list[str], output: Path) -> None:
     if later:
         print(f"not in the way of what runs now: {', '.join(later)}", file=sys.stderr)
     write_json(output, as_data(wanted, checks, reading))
-    try:
-        insist(wanted, checks, running)
-    except ReproquantError as error:
-        print(error, file=sys.stderr)
-        raise SystemExit(2) from None
+    insist(wanted, checks, running)
 
 
 if __name__ == "__main__":

@@ -18,10 +18,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-import typer
-
-from reproquant import process
-from reproquant.errors import ReproquantError, ToolError
+from reproquant import process, program
+from reproquant.errors import ToolError
 from reproquant.files import repository, write_text
 
 # Each one before those that are constrained by it.
@@ -42,13 +40,9 @@ NAMES = (
 
 def main() -> None:
     envs = repository() / "envs"
-    try:
-        for name in NAMES:
-            print(f"envs/{name}.lock", flush=True)
-            lock(envs, name)
-    except ReproquantError as error:
-        print(error, file=sys.stderr)
-        raise typer.Exit(2) from None
+    for name in NAMES:
+        print(f"envs/{name}.lock", flush=True)
+        lock(envs, name)
 
 
 def lock(envs: Path, name: str) -> None:
@@ -106,4 +100,4 @@ def uv() -> Path:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    program.run(main)

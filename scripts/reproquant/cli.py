@@ -20,7 +20,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from reproquant.doctor.command import doctor
-from reproquant.errors import FormatError, ReproquantError
+from reproquant.errors import FormatError, ReproquantError, of_system
 from reproquant.files import read_json, sha256_text, store, write_json
 from reproquant.fp8 import layouts
 from reproquant.provenance import rederive as rederived
@@ -216,8 +216,8 @@ def export_crate(
 def _known_failures() -> Iterator[None]:
     try:
         yield
-    except ReproquantError as error:
-        print(error, file=sys.stderr)
+    except (ReproquantError, OSError) as error:
+        print(of_system(error, "reproquant") if isinstance(error, OSError) else error, file=sys.stderr)
         raise typer.Exit(2) from None
 
 

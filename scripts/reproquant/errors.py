@@ -1,5 +1,7 @@
 """The one way a known failure reaches the user: where, why, what to do."""
 
+from errno import ENOSPC
+
 
 class ReproquantError(Exception):
     """A failure that the user can act on.
@@ -18,6 +20,14 @@ class ReproquantError(Exception):
 
     def __str__(self) -> str:
         return f"error: {self.where}\n  why: {self.reason}\n  do:  {self.remedy}"
+
+
+def of_system(error: OSError, doing: str) -> ReproquantError:
+    """What the operating system refused, at the file that it names, or else where ``doing`` says."""
+    remedy = "free some space" if error.errno == ENOSPC else "check the path, its permissions and the disk"
+    return ReproquantError(
+        error.filename or doing, error.strerror or str(error), f"{remedy}, then run the same command again"
+    )
 
 
 class StudyError(ReproquantError):

@@ -1,4 +1,4 @@
-"""Command lines out of signatures: one required option for each parameter of a script's ``main``."""
+"""What scripts run as: the command line out of ``main``'s signature, a known failure in three lines."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ import sys
 import typing
 from collections.abc import Callable
 
+from reproquant.errors import ReproquantError, of_system
+
 
 def run(main: Callable[..., None]) -> None:
     """Call ``main`` with the options of this process.
 
     A parameter ``some_name: T`` is ``--some-name``; one with a default may be left
-    out; one of type ``list[T]`` takes any number of words.
+    out; one of type ``list[T]`` takes any number of words. A known failure ends the
+    process with its three lines and code 2.
     """
     parser = argparse.ArgumentParser(description=sys.modules[main.__module__].__doc__)
     hints = typing.get_type_hints(main)
@@ -27,4 +30,10 @@ def run(main: Callable[..., None]) -> None:
             default=parameter.default,
             nargs="+" if many else None,
         )
-    main(**vars(parser.parse_args()))
+    given = vars(parser.parse_args())
+    try:
+        main(**given)
+    except (ReproquantError, OSError) as error:
+        told = of_system(error, parser.prog) if isinstance(error, OSError) else error
+        print(told, file=sys.stderr)
+        raise SystemExit(2) from None

@@ -17,12 +17,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
-from errno import ENOSPC
 from pathlib import Path
 from typing import Any
 
 from reproquant import process
-from reproquant.errors import ReproquantError
+from reproquant.errors import ReproquantError, of_system
 from reproquant.files import digest_of, listed, sha256_file, write_json
 from reproquant.machine import host
 from reproquant.provenance import stored
@@ -153,11 +152,7 @@ def _failures_told(title: str, log: Path, terminal: int) -> Iterator[None]:
         told = error
     except OSError as error:
         traceback.print_exc()
-        remedy = (
-            "free some space" if error.errno == ENOSPC else "check the path, its permissions and the disk"
-        )
-        where, why = error.filename or f"stage {title}", error.strerror or str(error)
-        told = ReproquantError(where, why, f"{remedy}, then run the same command again")
+        told = of_system(error, f"stage {title}")
     except Exception as error:
         traceback.print_exc()
         reason = f"{type(error).__name__}: {error}; this is a mistake in the program"
