@@ -2,12 +2,40 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+from finished_study import finish
 from reproquant.cli import app
+from reproquant.files import sha256_file
+from reproquant.provenance.published import publish
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The made-up study as a run leaves it; nobody changes this one."""
+    root = tmp_path_factory.mktemp("finished")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("REPROQUANT_STORE", str(root / "store"))
+        yield finish(root)
+
+
+@pytest.fixture
+def published(finished: Path, tmp_path: Path) -> Path:
+    publish(finished, tmp_path / "published")
+    return tmp_path / "published"
+
+
+def digests(folder: Path) -> dict[str, str]:
+    """All that lies in a folder."""
+    return {
+        path.relative_to(folder).as_posix(): sha256_file(path) if path.is_file() else "a folder"
+        for path in folder.rglob("*")
+    }
 
 
 def refused(*words: object) -> str:
@@ -38,3 +66,17 @@ def test_a_results_directory_that_is_not_there_is_named(
 def test_a_study_file_that_is_none_is_named(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "study.yaml").write_bytes(content)
     assert "study.yaml" in refused("doctor", tmp_path / "study.yaml")
+
+
+def test_no_measurement_is_forgotten_in_published_results(published: Path) -> None:
+    before = digests(published)
+    assert "published" in refused("remeasure", "llama-f16", "--results", published)
+    assert digests(published) == before
+
+
+def test_a_damaged_record_keeps_its_measurement_from_being_forgotten(finished: Path, tmp_path: Path) -> None:
+    results = Path(shutil.copytree(finished, tmp_path / "results"))
+    (results / "bench/llama-f16.json.prov.json").write_text("{")
+    before = digests(results)
+    assert "llama-f16.json.prov.json" in refused("remeasure", "llama-f16", "--results", results)
+    assert digests(results) == before

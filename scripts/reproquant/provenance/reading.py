@@ -48,10 +48,15 @@ class Read:
         return self._whole.predicate.runDetails.metadata.programs
 
     @property
+    def stored(self) -> dict[str, Any] | None:
+        """The result's key in the store, and whether it came from there; None if it isn't kept there."""
+        stored: dict[str, Any] | None = self._whole.predicate.buildDefinition.internalParameters.get("stored")
+        return stored
+
+    @property
     def answered(self) -> bool:
         """Whether the store had the result already."""
-        stored = self._whole.predicate.buildDefinition.internalParameters.get("stored")
-        return bool(stored and stored["answered"])
+        return bool(self.stored and self.stored["answered"])
 
     @property
     def _whole(self) -> Record:

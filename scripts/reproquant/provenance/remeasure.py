@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from reproquant.errors import StudyError
-from reproquant.files import read_json
+from reproquant.errors import FormatError, StudyError
 from reproquant.provenance import stored
+from reproquant.provenance.graph import PUBLISHED
+from reproquant.provenance.reading import read_record
 from reproquant.provenance.record import record_path
 from reproquant.study import Study
 
@@ -16,8 +17,13 @@ def forget(results: Path, subject: str) -> None:
 
     The measurement, its record and the report with its record go, so that the
     next run makes them: a missing report is what Snakemake notices. Raises
-    StudyError for a subject that the study doesn't have or that wasn't measured.
+    StudyError for a subject that the study doesn't have or that wasn't measured, and
+    FormatError for a damaged record and for published results, which no run makes again.
     """
+    if (results / PUBLISHED).is_file():
+        raise FormatError(
+            results, "it is published: no run would measure again what is forgotten", "name results/STUDY"
+        )
     Study.load(results / "study.json").subject(subject)
     measurement = results / "bench" / f"{subject}.json"
     telemetry = measurement.with_suffix(".telemetry.json")
@@ -26,9 +32,13 @@ def forget(results: Path, subject: str) -> None:
         raise StudyError(
             record, f"'{subject}' has no measurement to forget", "run the study: it will be measured"
         )
-    kept = read_json(record)["predicate"]["buildDefinition"]["internalParameters"]["stored"]
-    if kept:
-        stored.forget(kept["key"])
+    read = read_record(record)
+    if read is None or read.record is None:
+        raise FormatError(
+            record, "it is no record, so nobody knows what to forget", "delete it and run the study first"
+        )
+    if read.stored:
+        stored.forget(read.stored["key"])
     report = results / "report"
     for path in (measurement, telemetry, record, *report.glob("*")):
         path.unlink(missing_ok=True)
