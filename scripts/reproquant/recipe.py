@@ -41,13 +41,12 @@ def recipe(
     doesn't name are asked what they have installed.
     """
     definition = STAGES[stage]
-    roots = (_script(stage), *(_module_file(name) for name in definition.modules))
     pins = workflow_pins()
     return {
         "stage": stage,
         "wildcards": wildcards,
         "study": definition.slice(study, **wildcards),
-        "code": _closure(tuple(path for path in roots if path)),
+        "code": code(stage),
         "locks": {
             name: _environment_digest(study, name, frozen or {})
             for name in definition.locks(study, **wildcards)
@@ -55,6 +54,12 @@ def recipe(
         "packages": {name: pins[name] for name in definition.packages},
         "files": {name: _file_digest(repository() / name) for name in definition.files(study, **wildcards)},
     }
+
+
+def code(stage: str) -> dict[str, str]:
+    """The digest of each file of the project that a stage's program can reach."""
+    roots = (_script(stage), *map(_module_file, STAGES[stage].modules))
+    return _closure(tuple(path for path in roots if path))
 
 
 def recipe_digest(stage: str, study: Study, **wildcards: str) -> str:

@@ -10,8 +10,9 @@ import pytest
 
 from finished_study import finish
 from reproquant.errors import FormatError
-from reproquant.files import read_json, sha256_file
+from reproquant.files import read_json, repository, sha256_file
 from reproquant.provenance.crate import export
+from reproquant.provenance.published import publish
 
 
 @pytest.fixture(scope="module")
@@ -40,18 +41,27 @@ def references(value: Any) -> Iterator[str]:
             yield from references(item)
 
 
-def test_every_reference_inside_the_crate_leads_to_an_entity(results: Path, tmp_path: Path) -> None:
-    entities = exported(results, tmp_path / "crate")
+@pytest.fixture(params=["results", "published", "published/h200-2026-12-01"])
+def exportable(request: pytest.FixtureRequest, results: Path, tmp_path: Path) -> Path:
+    """Results of a run, the same published, and results that this repository keeps."""
+    if request.param == "published":
+        publish(results, tmp_path / "published")
+        return tmp_path / "published"
+    return results if request.param == "results" else repository() / request.param
+
+
+def test_every_reference_inside_the_crate_leads_to_an_entity(exportable: Path, tmp_path: Path) -> None:
+    entities = exported(exportable, tmp_path / "crate")
     for entity in entities.values():
         for id in references(entity):
             assert id in entities or id.startswith("https://"), f"{entity['@id']} names {id}"
 
 
 def test_every_file_of_the_crate_is_there_with_its_digest_and_is_described(
-    results: Path, tmp_path: Path
+    exportable: Path, tmp_path: Path
 ) -> None:
     target = tmp_path / "crate"
-    entities = exported(results, target)
+    entities = exported(exportable, target)
     for id, entity in entities.items():
         if "File" in entity["@type"] and "://" not in id:
             assert (target / id).is_file()
@@ -73,6 +83,39 @@ def test_weights_come_along_when_they_are_asked_for(results: Path, tmp_path: Pat
     entities = exported(results, tmp_path / "crate", with_weights=True)
     assert (tmp_path / "crate/gguf/f16.gguf").read_bytes() == (results / "gguf/f16.gguf").read_bytes()
     assert not [id for id in entities if id.startswith("ni:")]
+
+
+def test_published_results_give_the_crate_that_they_gave_before(results: Path, tmp_path: Path) -> None:
+    publish(results, tmp_path / "published")
+    before, after = (
+        exported(results, tmp_path / "before"),
+        exported(tmp_path / "published", tmp_path / "after"),
+    )
+    for whole in (before["./"], after["./"]):
+        whole["hasPart"] = sorted(references(whole["hasPart"]))
+    assert after == before
+    with pytest.raises(FormatError, match="no weights"):
+        export(tmp_path / "published", tmp_path / "crate", with_weights=True)
+
+
+def test_the_crate_says_whether_its_workflow_made_the_results(
+    results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "the code that made" in exported(results, tmp_path / "then")["Snakefile"]["description"]
+    monkeypatch.setattr("reproquant.provenance.crate.code", lambda stage: {f"{stage}.py": "0" * 64})
+    words = exported(results, tmp_path / "now")["Snakefile"]["description"]
+    assert "differ from those that made the results" in words and "quantize_gguf.py" in words
+
+
+def test_a_file_that_is_gone_is_named_and_no_half_of_a_crate_is_left(results: Path, tmp_path: Path) -> None:
+    gguf = results / "gguf/f16.gguf"
+    gguf.rename(tmp_path / "away")
+    try:
+        with pytest.raises(FormatError, match=r"f16\.gguf"):
+            export(results, tmp_path / "new/crate")
+    finally:
+        (tmp_path / "away").rename(gguf)
+    assert list((tmp_path / "new").iterdir()) == []
 
 
 def test_each_run_has_its_program_times_inputs_and_outputs(results: Path, tmp_path: Path) -> None:

@@ -121,6 +121,9 @@ def test_an_unsealed_study_or_an_existing_folder_is_refused(results: Path, tmp_p
     (tmp_path / "there").mkdir()
     with pytest.raises(FormatError, match="already exists"):
         publish(results, tmp_path / "there")
+    publish(results, tmp_path / "published")
+    with pytest.raises(FormatError, match="published already"):
+        publish(tmp_path / "published", tmp_path / "new")
     (results / "root.json").unlink()
     with pytest.raises(FormatError, match="sealed"):
         publish(results, tmp_path / "new")

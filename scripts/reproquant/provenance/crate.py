@@ -2,7 +2,7 @@
 
 The crate holds the results, the records and the workflow. Weights and binaries
 are described by digest, and by address where they have one, unless they are
-asked for.
+asked for. So is what published results have by digest only.
 """
 
 from __future__ import annotations
@@ -10,18 +10,24 @@ from __future__ import annotations
 import base64
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from reproquant.errors import FormatError
 from reproquant.files import repository, sha256_file, write_json
-from reproquant.provenance.artifacts import Artifact
+from reproquant.provenance.artifacts import Artifact, artifacts
 from reproquant.provenance.digests import Digests
 from reproquant.provenance.evidence import Evidence
+from reproquant.provenance.graph import PUBLISHED
+from reproquant.provenance.new_folder import new_folder
+from reproquant.provenance.published import absent, weights_and_binaries
+from reproquant.provenance.reading import Read
 from reproquant.provenance.root import NAME as ROOT
 from reproquant.provenance.sign import SIGNATURE
-from reproquant.recipe import workflow_pins
+from reproquant.recipe import code, workflow_pins
+from reproquant.stages import STAGES
 from reproquant.study import Study
 
 CONTEXT = [
@@ -36,7 +42,6 @@ PROFILES = {
 }
 LICENCE = "https://spdx.org/licenses/Apache-2.0"
 WORKFLOW = ("Snakefile", "config.yaml", "LICENSE", "workflow", "scripts", "envs", "profiles")
-HEAVY = (".gguf",)
 MEDIA = {
     ".json": "application/json", ".html": "text/html", ".md": "text/markdown", ".py": "text/x-python",
     ".gguf": "application/octet-stream",
@@ -48,28 +53,64 @@ Entity = dict[str, Any]
 def export(results: Path, target: Path, with_weights: bool = False) -> None:
     """Write the crate of a sealed study into the folder ``target``, which must not exist.
 
-    Raises FormatError if it exists, the study isn't sealed, or a record is missing.
+    Raises FormatError if it exists, the study isn't sealed, a record or a file is missing, or a stage has
+    no program in this checkout; and for published results if their weights are wanted.
     """
-    if target.exists():
-        raise FormatError(target, "it already exists, and a crate holds nothing else", "name a new folder")
     evidence = Evidence.gather(results, Study.load(results / "study.json"), Digests())
     if evidence.root is None or len(evidence.believed()) < len(evidence.artifacts):
         raise FormatError(results, "only a sealed and complete study can be exported", "reproquant audit")
-    target.mkdir(parents=True)
-    crate = _Crate(evidence, with_weights)
-    for name in crate.shipped:
-        _copy(results / name, target / name)
-    for name in WORKFLOW:
-        _copy(repository() / name, target / name)
-    write_json(target / "ro-crate-metadata.json", {"@context": CONTEXT, "@graph": list(crate.graph(target))})
+    runs = _runs(evidence)
+    withheld = absent(evidence)
+    if with_weights and withheld:
+        raise FormatError(results, "published results have no weights", "leave out --with-weights")
+    crate = _Crate(evidence, runs, withheld, with_weights)
+    with new_folder(target) as folder:
+        for name in crate.shipped:
+            _copy(results / name, folder / name)
+        for name in WORKFLOW:
+            _copy(repository() / name, folder / name)
+        graph = list(crate.graph(folder))
+        write_json(folder / "ro-crate-metadata.json", {"@context": CONTEXT, "@graph": graph})
+
+
+Runs = list[tuple[Artifact, Read]]
+"""Each artifact with its record, the report's last."""
+
+
+def _runs(evidence: Evidence) -> Runs:
+    """Artifacts by the options of their programs; published results take options and order from today's."""
+    runs = evidence.believed()
+    for artifact, _ in runs:
+        if artifact.stage not in STAGES:
+            what = f"it was made by the stage {artifact.stage}, which this checkout hasn't got"
+            raise FormatError(artifact.main, what, "export with the checkout that made it")
+    if not (evidence.results / PUBLISHED).is_file():
+        return runs
+    today = {artifact.main: artifact for artifact in artifacts(evidence.study)}
+    runs.sort(key=lambda run: [*today].index(run[0].main) if run[0].main in today else -1)
+    return [(_with_options(artifact, today.get(artifact.main, artifact)), read) for artifact, read in runs]
+
+
+def _with_options(artifact: Artifact, today: Artifact) -> Artifact:
+    """A published artifact with the options that today's program is given the same files by."""
+    inputs = [(option or "input", path) for option, path in today.inputs if path in artifact.needs]
+    known = {path for _, path in inputs}
+    inputs += [("input", path) for path in artifact.needs if path not in known]
+    own = {*artifact.outputs.values()}
+    outputs = {option: path for option, path in today.outputs.items() if path in own}
+    outputs |= {path: path for path in sorted(own - {*outputs.values()})}
+    return replace(artifact, inputs=tuple(inputs), outputs=outputs)
 
 
 class _Crate:
     """The entities of one study."""
 
-    def __init__(self, evidence: Evidence, with_weights: bool) -> None:
+    def __init__(
+        self, evidence: Evidence, runs: Runs, withheld: Mapping[str, int], with_weights: bool
+    ) -> None:
         self._evidence = evidence
-        self._runs = evidence.believed()
+        self._runs = runs
+        self._withheld = withheld
         self._ids: dict[str, str] = {}
         outputs = [name for artifact, _ in self._runs for name in artifact.outputs.values()]
         self._listed = {
@@ -77,18 +118,21 @@ class _Crate:
             for name, listing in evidence.listings.items()
             for path, sha256 in listing.digests.items()
         }
-        heavy = [name for name in outputs if name.endswith(HEAVY)] + list(self._listed)
+        heavy = dict.fromkeys([*weights_and_binaries(evidence), *withheld])
         beside = ["study.json", ROOT, *evidence.records]
         if (evidence.results / SIGNATURE).is_file():
             beside.append(SIGNATURE)
         light = [name for name in outputs if name not in heavy] + beside
-        self.shipped = light + (heavy if with_weights else [])
-        for name in light + heavy:
+        self.shipped = [*light, *(heavy if with_weights else ())]
+        for name in (*light, *heavy):
             self._ids[name] = name if name in self.shipped else self._address(name)
 
     def graph(self, target: Path) -> Iterator[Entity]:
         """Every entity, the descriptor and the root first."""
-        files = [self._file(name) for name in dict.fromkeys(self._ids)]
+        names: dict[str, list[str]] = {}
+        for name, id in self._ids.items():
+            names.setdefault(id, []).append(name)
+        files = [self._file(id, called) for id, called in names.items()]
         stages = list(self._stage_entities())
         code = [path.relative_to(target).as_posix() for name in WORKFLOW for path in _walk(target / name)]
         known = {"Snakefile", *(entity["@id"] for entity in stages)}
@@ -118,18 +162,21 @@ class _Crate:
             "mentions": _refs([run["@id"], *actions]),
         }
 
-    def _file(self, name: str) -> Entity:
-        """A file of the results; one that isn't shipped is told by its digest."""
+    def _file(self, id: str, called: list[str]) -> Entity:
+        """A file of the results; those that aren't shipped and have one digest are one, with more names."""
+        name, *others = called
         path = self._evidence.results / name
+        size = self._withheld[name] if name in self._withheld else path.stat().st_size
         entity: Entity = {
-            "@id": self._ids[name],
+            "@id": id,
             "@type": "File",
             "name": name,
+            **({"alternateName": others} if others else {}),
             "sha256": self._sha256(name),
-            "contentSize": str(path.stat().st_size),
+            "contentSize": str(size),
             "encodingFormat": MEDIA.get(path.suffix, "application/octet-stream"),
         }
-        parameters = [id for id, names in self._parameters().items() if name in names]
+        parameters = [one for one, names in self._parameters().items() if {*names} & {*called}]
         if parameters:
             entity["exampleOfWork"] = _refs(parameters)
         return entity
@@ -177,12 +224,13 @@ class _Crate:
         for position, stage in enumerate(self._stages()):
             of_stage = [artifact for artifact, _ in self._runs if artifact.stage == stage]
             taken = dict.fromkeys(option for one in of_stage for option, _ in one.inputs)
+            given = dict.fromkeys(option for one in of_stage for option in one.outputs)
             yield {
                 "@id": f"scripts/{stage}.py",
                 "@type": ["File", "SoftwareSourceCode"],
                 "name": stage,
                 "input": _refs(f"#{stage}-{option}" for option in taken),
-                "output": _refs(f"#{stage}-{option}" for option in of_stage[0].outputs),
+                "output": _refs(f"#{stage}-{option}" for option in given),
             }
             yield {
                 "@id": f"#step-{stage}",
@@ -200,6 +248,7 @@ class _Crate:
             "@id": "Snakefile",
             "@type": ["File", "SoftwareSourceCode", "ComputationalWorkflow", "HowTo"],
             "name": "reproquant",
+            "description": self._age(),
             "programmingLanguage": {"@id": "#snakemake-language"},
             "license": {"@id": LICENCE},
             "conformsTo": {"@id": "https://bioschemas.org/profiles/ComputationalWorkflow/1.0-RELEASE"},
@@ -208,6 +257,21 @@ class _Crate:
             "hasPart": _refs(f"scripts/{stage}.py" for stage in self._stages()),
             "step": _refs(f"#step-{stage}" for stage in self._stages()),
         }
+
+    def _age(self) -> str:
+        """Whether the workflow in the crate, which is the checkout's, is the one that made the results."""
+        recorded = {
+            (name, sha256, artifact.stage)
+            for artifact, read in self._runs
+            for name, sha256 in read.recipe["code"].items()
+        }
+        others = {name for name, sha256, stage in recorded if code(stage).get(name) != sha256}
+        if not others:
+            return "The workflow, with the code that made the results"
+        return (
+            "The workflow as it was when the crate was written; these files of its code differ from those "
+            f"that made the results, whose digests are in the records: {', '.join(sorted(others))}"
+        )
 
     def _actions(self) -> Iterator[Entity]:
         for artifact, read in self._runs:
@@ -281,8 +345,8 @@ def _engine() -> Iterator[Entity]:
 
 
 def _refs(ids: Iterable[str]) -> list[dict[str, str]] | dict[str, str]:
-    """References to entities; a single one stands without a list, as RO-Crate wants it."""
-    found = [{"@id": id} for id in ids]
+    """References to entities, each once; a single one stands without a list, as RO-Crate wants it."""
+    found = [{"@id": id} for id in dict.fromkeys(ids)]
     return found[0] if len(found) == 1 else found
 
 

@@ -20,6 +20,7 @@ from reproquant.provenance.artifacts import artifacts
 from reproquant.provenance.digests import Digests
 from reproquant.provenance.evidence import Evidence
 from reproquant.provenance.graph import PUBLISHED as NAME
+from reproquant.provenance.new_folder import new_folder
 from reproquant.provenance.reading import read_root
 from reproquant.provenance.root import NAME as ROOT
 from reproquant.provenance.sign import SIGNATURE
@@ -58,12 +59,10 @@ def publish(results: Path, target: Path) -> Publication:
     """Copy a sealed study's results into the folder ``target``, which must not exist.
 
     Digests of what is withheld are taken from the records; nothing large is read. Raises FormatError if
-    the folder exists, the study isn't sealed, or a file or record is missing.
+    the folder exists, the study is published already or isn't sealed, or a file or record is missing.
     """
-    if target.exists():
-        raise FormatError(
-            target, "it already exists, and published results aren't overwritten", "name another"
-        )
+    if (results / NAME).is_file():
+        raise FormatError(results, "it is published already", "copy the folder")
     evidence = Evidence.gather(results, Study.load(results / "study.json"), Digests())
     if evidence.root is None or len(evidence.believed()) < len(evidence.artifacts):
         raise FormatError(results, "only a sealed and complete study can be published", "reproquant audit")
@@ -75,33 +74,36 @@ def publish(results: Path, target: Path) -> Publication:
     names |= {path.relative_to(results).as_posix() for path in results.glob(BENCHMARKS)}
     if (results / SIGNATURE).is_file():
         names.add(SIGNATURE)
-    try:
+    with new_folder(target) as folder:
         withheld = [
             Withheld(path=name, bytes=(results / name).stat().st_size, sha256=sha256)
             for name, sha256 in sorted(heavy.items())
         ]
         for name in sorted(names):
-            (target / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(results / name, target / name)
-    except FileNotFoundError as error:
-        shutil.rmtree(target, ignore_errors=True)
-        raise FormatError(error.filename, "the study has it no more", "reproquant audit") from None
-    publication = Publication(withheld=tuple(withheld))
-    write_json(target / NAME, publication.model_dump(mode="json"))
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(results / name, folder / name)
+        publication = Publication(withheld=tuple(withheld))
+        write_json(folder / NAME, publication.model_dump(mode="json"))
     return publication
 
 
-def withholdable(evidence: Evidence) -> dict[str, str]:
-    """Weights, binaries and the page with the sha256 that their records or manifests promise."""
+def weights_and_binaries(evidence: Evidence) -> dict[str, str]:
+    """The large artifacts with the sha256 that their records or manifests promise."""
     listed = {
         evidence.name(path): sha256
         for listing in evidence.listings.values()
         for path, sha256 in listing.digests.items()
     }
     return {
-        **{name: sha256 for name, sha256 in evidence.promised.items() if name.endswith((WEIGHTS, PAGE))},
+        **{name: sha256 for name, sha256 in evidence.promised.items() if name.endswith(WEIGHTS)},
         **listed,
     }
+
+
+def withholdable(evidence: Evidence) -> dict[str, str]:
+    """Weights, binaries and the page with the sha256 that their records or manifests promise."""
+    page = {PAGE: evidence.promised[PAGE]} if PAGE in evidence.promised else {}
+    return {**page, **weights_and_binaries(evidence)}
 
 
 def publication(results: Path) -> Publication | None:
@@ -118,13 +120,13 @@ def publication(results: Path) -> Publication | None:
         raise FormatError(path, f"it isn't a list of withheld files: {error}", "restore it") from None
 
 
-def absent(evidence: Evidence) -> frozenset[str]:
-    """The files that needn't be there: withheld, with the digest that was promised."""
+def absent(evidence: Evidence) -> dict[str, int]:
+    """The files that needn't be there, withheld with the digest that was promised, and their bytes."""
     found = publication(evidence.results)
     if found is None:
-        return frozenset()
+        return {}
     promised = withholdable(evidence)
-    return frozenset(file.path for file in found.withheld if promised.get(file.path) == file.sha256)
+    return {file.path: file.bytes for file in found.withheld if promised.get(file.path) == file.sha256}
 
 
 def made_since(results: Path) -> list[str]:
