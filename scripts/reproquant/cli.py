@@ -138,7 +138,7 @@ def verify(
             _print_json(rules) if as_json else Console().print(_reproducible(rules))
             return
         artifact = rederived.chosen(Study.load(results / "study.json"), rederive, which)
-        log = results / "logs" / "rederive" / f"{artifact.main.replace('/', '-')}.log"
+        log = store() / "logs" / "rederive" / f"{results.name}-{artifact.main.replace('/', '-')}.log"
         compared = rederived.rederive(results, artifact, threads or os.cpu_count() or 1, log)
         if as_json:
             _print_json([{**asdict(one), "same": one.same} for one in compared])

@@ -80,3 +80,21 @@ def test_a_damaged_record_keeps_its_measurement_from_being_forgotten(finished: P
     before = digests(results)
     assert "llama-f16.json.prov.json" in refused("remeasure", "llama-f16", "--results", results)
     assert digests(results) == before
+
+
+def test_published_results_are_verified_as_far_as_their_inputs_are_there(
+    published: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REPROQUANT_STORE", str(tmp_path / "store"))
+    before = digests(published)
+    verify = ("verify", "--results", str(published), "--rederive")
+    done = CliRunner().invoke(app, [*verify, "report"])
+    assert done.exit_code == 0 and done.stdout.count("the same: report/") == 4
+    for stage, needed in (
+        ("quantize_gguf", "gguf/f16.gguf"),
+        ("convert_gguf", "model/checkpoint/config.json"),
+    ):
+        said = refused(*verify, stage)
+        assert needed in said.splitlines()[0] and "where the whole study lies" in said
+    (published / ".scratch").rmdir()
+    assert digests(published) == before

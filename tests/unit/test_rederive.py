@@ -40,8 +40,13 @@ def test_a_stage_that_makes_several_artifacts_needs_to_be_told_which(study: Stud
     with pytest.raises(ReproquantError, match="several") as refusal:
         chosen(study, "inspect_gguf", None)
     assert "f16, Q4_K_M" in refusal.value.remedy
-    with pytest.raises(ReproquantError, match="no such stage"):
-        chosen(study, "nonsense", None)
+    with pytest.raises(ReproquantError, match="none for 'Q2_K'"):
+        chosen(study, "inspect_gguf", "Q2_K")
+    with pytest.raises(ReproquantError, match="makes one artifact"):
+        chosen(study, "convert_gguf", "f16")
+    with pytest.raises(ReproquantError, match="no such stage") as refusal:
+        chosen(study, "fetch_checkpoint", None)
+    assert "fetch_model" in refusal.value.remedy and "fetch_checkpoint" not in refusal.value.remedy
 
 
 def test_a_measurement_is_not_made_again(study: Study, results: Path, tmp_path: Path) -> None:

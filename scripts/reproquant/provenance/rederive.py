@@ -18,6 +18,7 @@ from reproquant.files import repository, sha256_file, store
 from reproquant.provenance.artifacts import Artifact, artifacts
 from reproquant.provenance.digests import Digests
 from reproquant.provenance.evidence import Evidence
+from reproquant.provenance.graph import PUBLISHED
 from reproquant.recipe import recipe_digest
 from reproquant.study import Study, read_yaml
 
@@ -63,27 +64,30 @@ def rules() -> dict[str, Rule]:
 def chosen(study: Study, stage: str, which: str | None) -> Artifact:
     """The artifact of a stage; ``which`` is its wildcard's value where the stage makes several.
 
-    Raises ReproquantError for an unknown stage or an ambiguous choice.
+    Raises ReproquantError for a stage that the study doesn't have or an ambiguous choice.
     """
-    of_stage = [artifact for artifact in artifacts(study) if artifact.stage == stage]
+    of_study = artifacts(study)
+    of_stage = [artifact for artifact in of_study if artifact.stage == stage]
     if not of_stage:
-        raise ReproquantError(stage, "there is no such stage", f"use one of {', '.join(rules())}")
+        stages = dict.fromkeys(artifact.stage for artifact in of_study)
+        raise ReproquantError(stage, "the study has no such stage", f"use one of {', '.join(stages)}")
     values = {value: artifact for artifact in of_stage for value in artifact.wildcards.values()}
     if which is None and len(of_stage) == 1:
         return of_stage[0]
-    if which not in values:
-        raise ReproquantError(
-            stage, "it makes several artifacts", f"add --which with one of {', '.join(values)}"
-        )
-    return values[which]
+    if which in values:
+        return values[which]
+    if not values:
+        raise ReproquantError(stage, "it makes one artifact", "leave out --which")
+    reason = f"it makes none for '{which}'" if which else "it makes several artifacts"
+    raise ReproquantError(stage, reason, f"give --which one of {', '.join(values)}")
 
 
 def rederive(results: Path, artifact: Artifact, threads: int, log: Path) -> list[Comparison]:
     """Run an artifact's stage again on its inputs and compare what its rule names.
 
-    The inputs are linked, not copied; nothing in ``results`` is written. Raises
-    ReproquantError for a stage that can't give the same bytes, and ToolError if
-    it fails.
+    The inputs are linked, not copied; nothing in ``results`` is written but its scratch. Raises
+    ReproquantError for a stage that can't give the same bytes or whose inputs aren't here,
+    and ToolError if it fails.
     """
     rule = rules()[artifact.stage]
     if not rule.reproducible:
@@ -101,15 +105,23 @@ def rederive(results: Path, artifact: Artifact, threads: int, log: Path) -> list
 
 
 def _link_inputs(results: Path, artifact: Artifact, again: Path) -> None:
-    """The study, every record, the inputs, and what these list, below ``again``."""
+    """The study, every record, the inputs, and what these list, but for the report, below ``again``."""
     evidence = Evidence.gather(results, Study.load(results / "study.json"), Digests())
-    names = {"study.json", *artifact.needs, *evidence.records}
+    names, beside = {"study.json", *artifact.needs}, set(evidence.records)
     if artifact.stage == "report":
-        names |= {name for one in evidence.artifacts for name in one.outputs.values()}
-    for name in artifact.needs:
-        if name in evidence.listings:
-            names |= {evidence.name(path) for path in evidence.listings[name].digests}
-    for name in names - set(artifact.outputs.values()) - {artifact.record}:
+        beside |= {name for one in evidence.artifacts for name in one.outputs.values()}
+    else:
+        listings = [evidence.listings[name] for name in artifact.needs if name in evidence.listings]
+        names |= {evidence.name(path) for listing in listings for path in listing.digests}
+    if missing := sorted(name for name in names if not (results / name).is_file()):
+        raise ReproquantError(
+            results / missing[0],
+            f"{artifact.main} is made from it, and it isn't here",
+            "verify it where the whole study lies"
+            if (results / PUBLISHED).is_file()
+            else "reproquant audit tells how it is made again",
+        )
+    for name in (names | beside) - set(artifact.outputs.values()) - {artifact.record}:
         if (results / name).is_file():
             (again / name).parent.mkdir(parents=True, exist_ok=True)
             _link((results / name).resolve(), again / name)
