@@ -75,6 +75,15 @@ def test_a_file_that_is_no_key_is_refused_in_ssh_keygens_words(results: Path, tm
         sign(results, tmp_path / "no-key")
 
 
+def test_a_refused_key_leaves_the_signature_that_was_there(
+    results: Path, tmp_path: Path, key: Path, allowed: Path
+) -> None:
+    sign(results, key)
+    with pytest.raises(ToolError):
+        sign(results, tmp_path / "no-key")
+    assert signer(results, allowed) == "me@example.org"
+
+
 def test_the_audit_demands_a_signature_when_it_is_asked_to(
     tmp_path: Path, key: Path, allowed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,6 +10,7 @@ import subprocess
 from pathlib import Path
 
 from reproquant.errors import FormatError, ToolError
+from reproquant.files import write_text
 from reproquant.provenance.findings import Finding, Kind
 from reproquant.provenance.root import NAME
 
@@ -21,18 +22,18 @@ INSTALL = "install OpenSSH 8.2 or newer (Debian: openssh-client)"
 def sign(results: Path, key: Path) -> Path:
     """Sign the root with a private key (or a public one whose private half an agent holds).
 
+    An earlier signature stays until there is a new one.
     Raises FormatError if the study isn't sealed, and ToolError with
     ssh-keygen's words if it refuses the key.
     """
     root = results / NAME
     if not root.is_file():
         raise FormatError(root, "only a sealed study can be signed", "run the workflow to its end")
-    signature = results / SIGNATURE
-    signature.unlink(missing_ok=True)
-    done = _ssh_keygen("sign", "-n", NAMESPACE, "-f", key, root)
+    done = _ssh_keygen("sign", "-n", NAMESPACE, "-f", key, content=root.read_bytes())
     if done.returncode:
         raise ToolError(key, _words(done), "give an SSH key that 'ssh-keygen -l -f KEY' can read")
-    return signature
+    write_text(results / SIGNATURE, done.stdout.decode())
+    return results / SIGNATURE
 
 
 def signer(results: Path, allowed: Path) -> str:
