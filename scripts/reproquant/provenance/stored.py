@@ -64,7 +64,8 @@ def take(key: str, target: Path) -> Result | None:
     """Bring a kept result's files below the folder ``target``, or None.
 
     A result that isn't there, isn't whole or has another byte than it had is
-    none; a damaged one is forgotten.
+    none; a damaged one is forgotten. One that can't be brought (the disk is full,
+    or is another one and the files are large) is none, and stays.
     """
     folder = _folder(key)
     if not folder.exists():
@@ -76,11 +77,16 @@ def take(key: str, target: Path) -> Result | None:
             found = dict(zip(result.files, digests, strict=True))
         if found != result.files:
             raise ValueError("a file has other bytes than it had")
-        for name in result.files:
-            _link_or_copy(folder / name, target / name)
     except (OSError, ValueError, TypeError) as error:
         print(f"the store's result {key} is damaged and forgotten: {error}", flush=True)
         forget(key)
+        return None
+    try:
+        for name in result.files:
+            _link_or_copy(folder / name, target / name)
+    except OSError as error:
+        print(f"the store's result {key} can't be brought here: {error}", flush=True)
+        shutil.rmtree(target, ignore_errors=True)
         return None
     return result
 
