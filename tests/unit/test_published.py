@@ -110,6 +110,17 @@ def test_a_changed_measurement_is_found_in_published_results_as_well(published: 
     assert (Kind.TAMPERED, f"bench/{path.name}") in [(one.kind, one.file) for one in found(published)]
 
 
+def test_a_remedy_for_published_results_is_no_run_of_the_workflow(published: Path) -> None:
+    (published / "bench/llama-f16.json").unlink()
+    (published / "model/manifest.json").write_text("{}")
+    (published / "llama_cpp/bin").mkdir()
+    (published / "llama_cpp/bin/planted").touch()
+    remedies = {one.file: one.remedy for one in found(published)}
+    assert "bench/llama-f16.json back from a copy" in remedies["bench/llama-f16.json"]
+    assert remedies["llama_cpp/bin/planted"].startswith("delete it")
+    assert not [remedy for remedy in remedies.values() if "snakemake" in remedy]
+
+
 def test_the_last_line_says_what_is_there_by_digest_only(published: Path) -> None:
     said = CliRunner().invoke(app, ["audit", str(published)])
     assert said.exit_code == 0 and "by digest only" in said.output

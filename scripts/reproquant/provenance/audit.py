@@ -44,12 +44,12 @@ def audit(
     that is never done, their recipes aren't compared with today's checkout, what they must have
     is what their own root and records tell of (``graph``), and what they withhold isn't missing.
     """
-    remedies = Remedies(results.name)
+    is_published = (results / published.NAME).is_file()
+    remedies = Remedies(results.name, is_published)
     study = _study(results, digests, remedies)
     if isinstance(study, Finding):
         return [study]
     evidence = Evidence.gather(results, study, digests)
-    is_published = published.publication(results) is not None
     environments = environments and not is_published
     paths = contents.of_results(evidence) | (contents.of_environments(evidence) if environments else set())
     digests.hash_all(paths, progress)

@@ -60,13 +60,14 @@ def exit_code(findings: Sequence[Finding]) -> int:
 
 @dataclass(frozen=True)
 class Remedies:
-    """Commands, to be run in the checkout, that make things of one study anew.
+    """Commands, to be run in the checkout, that make things of one study anew; no run makes published ones.
 
     Snakemake looks at times, not at bytes: a damaged intermediate has to be
     named, or it says that nothing is to be done.
     """
 
     study: str
+    published: bool = False
 
     @property
     def run(self) -> str:
@@ -75,6 +76,8 @@ class Remedies:
 
     def again(self, *outputs: str) -> str:
         """Make these outputs, and all that was made from them, whatever Snakemake thinks of them."""
+        if self.published:
+            return f"put {', '.join(outputs)} back from a copy, or publish the study again"
         names = " ".join(f"results/{self.study}/{output}" for output in outputs)
         return f"{self.run} --forcerun {names}"
 
