@@ -14,10 +14,11 @@ import pytest
 import yaml
 
 from reproquant.airgap import install as installing
+from reproquant.airgap import pack as packing
 from reproquant.airgap.parts import Carried, Manifest, cut, join
 from reproquant.airgap.requirements import carried, locked
 from reproquant.airgap.target import Packed, Target
-from reproquant.errors import FormatError, StudyError, ToolError
+from reproquant.errors import DownloadError, FormatError, StudyError, ToolError
 from reproquant.files import repository
 from reproquant.study import lock_path
 
@@ -141,6 +142,29 @@ def test_a_damaged_part_is_named_and_nothing_of_it_used(
     assert len(join(Manifest.load(parts), parts, tmp_path / "joined")) == 4
 
 
+def test_a_file_of_a_later_bundle_takes_the_place_of_its_namesake(
+    packed: tuple[Path, dict[str, bytes]], tmp_path: Path
+) -> None:
+    parts, contents = packed
+    join(Manifest.load(parts), parts, tmp_path / "joined")
+    name, later = "f/999", b"another build of the same release"
+    (parts.parent / "files" / name).write_bytes(later)
+    file = Carried(name, hashlib.sha256(later).hexdigest(), len(later))
+    cut(parts.parent / "files", [file], 1000, tmp_path / "later", {})
+    assert join(Manifest.load(tmp_path / "later"), tmp_path / "later", tmp_path / "joined") == [file]
+    assert (tmp_path / "joined" / name).read_bytes() == later
+    assert (tmp_path / "joined/f/10").read_bytes() == contents["f/10"]
+
+
+def test_a_package_of_which_pip_left_no_wheel_is_named_and_not_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packer = packing._Packer(target(), tmp_path, tmp_path / "log")
+    monkeypatch.setattr(packing._Packer, "_download", lambda self, wanted: None)
+    with pytest.raises(DownloadError, match=r"alpha==1\.0"):
+        packer.wheels(locked(LOCK, target().markers))
+
+
 def wheel(folder: Path, name: str, version: str, code: str) -> Path:
     """A pure wheel of one module."""
     path = folder / f"{name}-{version}-py3-none-any.whl"
@@ -210,6 +234,13 @@ def test_an_environment_is_installed_without_an_index_over_what_the_machine_has(
     done = subprocess.run([python, "-I", "-c", ask], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == numpy.__version__
     assert "environment is installed" in list(installing.install(bundle / "parts", bundle, tmp_path))
+    own = wheel(tmp_path / "files/wheels", "reproquant_unheard_of", "1.5", "SAID = 'built anew'\n")
+    manifest = Manifest.load(bundle / "parts")
+    anew = Carried(manifest.files[0].path, hashlib.sha256(own.read_bytes()).hexdigest(), own.stat().st_size)
+    cut(tmp_path / "files", [anew, manifest.files[1]], 300, bundle / "parts", manifest.contents)
+    assert "environment: 1 wheels installed" in list(installing.install(bundle / "parts", bundle, tmp_path))
+    done = subprocess.run([python, "-I", "-c", ask], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "built anew"
 
 
 def test_a_bundle_for_another_python_is_refused(bundle: Path, tmp_path: Path) -> None:

@@ -81,8 +81,9 @@ def _provide(
 ) -> Iterator[str]:
     """Make one environment, if all its wheels have come."""
     folder, wheels = repository / environment["folder"], environment["wheels"]
-    missing = len({*wheels, *environment["build_tools"]} - {file.path for file in come})
-    wanted = {"wheels": sorted(wheels), "python": sys.executable}
+    digests = {file.path: file.sha256 for file in come}
+    missing = len({*wheels, *environment["build_tools"]} - digests.keys())
+    wanted = {"wheels": {name: digests.get(name) for name in wheels}, "python": sys.executable}
     mark = folder / COMPLETE
     if mark.exists() and read_json(mark) == wanted:
         yield f"{environment['folder']} is installed"

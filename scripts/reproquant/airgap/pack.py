@@ -93,12 +93,15 @@ class _Packer:
         return {self._path(target): f"downloads/{spec.sha256}/{sdist.name}"}
 
     def wheels(self, wanted: Iterable[Requirement]) -> list[str]:
-        """A wheel for each requirement, small ones first; pip is asked for those that don't lie here yet."""
+        """A wheel for each requirement, small ones first; pip is asked for those that don't lie here yet.
+
+        Raises DownloadError for one that pip left no wheel of: a bundle without it would look complete.
+        """
         self._folder.mkdir(parents=True, exist_ok=True)
         requirements = list(wanted)
         if missing := [one for one in requirements if self._wheel(one.pin) is None]:
             self._download(missing)
-        found = [path for one in requirements if (path := self._wheel(one.pin))]
+        found = [self._there(one.pin) for one in requirements]
         return [self._path(path) for path in sorted(found, key=lambda path: (path.stat().st_size, path.name))]
 
     @property
@@ -107,6 +110,12 @@ class _Packer:
 
     def _path(self, file: Path) -> str:
         return file.relative_to(self.files).as_posix()
+
+    def _there(self, pin: str) -> Path:
+        wheel = self._wheel(pin)
+        if wheel is None:
+            raise DownloadError(pin, f"pip left no wheel of it in {self._folder}", f"look in {self.log}")
+        return wheel
 
     def _wheel(self, pin: str) -> Path | None:
         """The wheel of NAME==VERSION in the folder; pip checked it when it put it there."""
@@ -154,7 +163,7 @@ class _Packer:
             if self._wheel(pin) is None:
                 words = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:"]
                 process.run([*words, "--dest", self._folder, pin], self.log)
-        return [self._path(path) for pin in pins if (path := self._wheel(pin))]
+        return [self._path(self._there(pin)) for pin in pins]
 
 
 def _lock(name: str) -> str:

@@ -84,8 +84,7 @@ def cut(
 ) -> Manifest:
     """Write ``files``, which lie below ``root``, as parts into ``folder``, and the manifest last.
 
-    Equal files give equal parts. A part that an earlier, interrupted cut left whole is kept, and parts
-    of another bundle are removed.
+    Equal files give equal parts. Parts of another bundle are removed.
     """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / MANIFEST).unlink(missing_ok=True)
@@ -175,11 +174,11 @@ def _unpack(manifest: Manifest, part: PartFile, source: Path, target: Path) -> N
 
 
 def _put_in_place(file: Carried, target: Path, used: Path) -> None:
-    """Give a file that has come wholly its name, after its bytes were checked."""
+    """Check a file that has come wholly and give it its name; its namesake of an older bundle goes."""
     place = target / file.path
-    if place.exists():
-        return
     scratch = _partial(place)
+    if place.exists() and not scratch.exists():
+        return
     if sha256_file(scratch) != file.sha256:
         shutil.rmtree(used)
         raise FormatError(
