@@ -50,6 +50,13 @@ def test_a_shard_that_the_index_lists_must_be_there(checkpoint: Path, tmp_path: 
         link(checkpoint, tmp_path / "model")
 
 
+@pytest.mark.parametrize("index", ["{", "[]", "{}", '{"weight_map": []}', '{"weight_map": {"a": []}}'])
+def test_an_index_that_is_none_is_named(index: str, checkpoint: Path, tmp_path: Path) -> None:
+    (checkpoint / "model.safetensors.index.json").write_text(index)
+    with pytest.raises(FormatError, match=r"a whole model\.safetensors\.index\.json"):
+        link(checkpoint, tmp_path / "model")
+
+
 def test_a_directory_that_does_not_exist_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FormatError, match="no such directory"):
         link(tmp_path / "nowhere", tmp_path / "model")

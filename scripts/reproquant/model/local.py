@@ -9,6 +9,7 @@ from reproquant.errors import FormatError
 from reproquant.files import read_json, repository
 from reproquant.study import LocalModel
 
+INDEX = "model.safetensors.index.json"
 NOTE = "A directory of the machine that ran this; the manifest's digests say which bytes it held."
 
 
@@ -20,10 +21,10 @@ def link(spec: LocalModel, target: Path) -> dict[str, Any]:
     """
     source = (repository() / Path(spec.path).expanduser()).resolve()
     if not source.is_dir():
-        raise FormatError(f"model.local.path: {source}", "there is no such directory", "correct the path")
+        raise FormatError(f"local.path: {source}", "there is no such directory", "correct the path")
     if missing := missing_parts(source):
         raise FormatError(
-            f"model.local.path: {source}",
+            f"local.path: {source}",
             f"it is no whole Hugging Face checkpoint: it lacks {', '.join(missing)}",
             "give a directory as save_pretrained() of model and tokenizer leaves it",
         )
@@ -40,9 +41,11 @@ def missing_parts(directory: Path) -> list[str]:
     missing = [] if "config.json" in names else ["config.json"]
     if not names & {"tokenizer.json", "tokenizer.model"}:
         missing.append("tokenizer.json or tokenizer.model")
-    if "model.safetensors.index.json" in names:
-        index = read_json(directory / "model.safetensors.index.json")
-        missing += sorted(set(index["weight_map"].values()) - names)
+    if INDEX in names:
+        try:
+            missing += sorted(set(read_json(directory / INDEX)["weight_map"].values()) - names)
+        except (ValueError, LookupError, TypeError, AttributeError):
+            missing.append(f"a whole {INDEX}")
     elif not any(name.endswith(".safetensors") for name in names):
         missing.append("*.safetensors")
     return missing
