@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from finished_study import finish
 from reproquant.cli import app
-from reproquant.files import sha256_file
+from reproquant.files import read_json, sha256_file
 from reproquant.provenance.published import publish
 
 
@@ -98,3 +98,14 @@ def test_published_results_are_verified_as_far_as_their_inputs_are_there(
         assert needed in said.splitlines()[0] and "where the whole study lies" in said
     (published / ".scratch").rmdir()
     assert digests(published) == before
+
+
+@pytest.mark.parametrize("damaged", ["bench/llama-f16.json", "llama_cpp/build.json"])
+def test_a_number_whose_record_is_damaged_is_explained_by_naming_the_record(
+    damaged: str, finished: Path, tmp_path: Path
+) -> None:
+    results = Path(shutil.copytree(finished, tmp_path / "results"))
+    numbers = read_json(results / "report/report.json")["numbers"]
+    id = next(one["id"] for one in numbers if one.get("source", {}).get("path") == "bench/llama-f16.json")
+    (results / f"{damaged}.prov.json").write_text("{")
+    assert f"{damaged}.prov.json" in refused("explain", id, "--results", results)

@@ -16,6 +16,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from reproquant import __version__, process
+from reproquant.errors import FormatError
 from reproquant.files import read_json, repository, sha256_file
 
 STATEMENT = "https://in-toto.io/Statement/v1"
@@ -105,9 +106,24 @@ def record_of(path: Path, root: Path) -> Path | None:
         return own
     name = _name(path, root)
     for record in sorted(path.parent.glob("*.prov.json")):
-        if any(subject["name"] == name for subject in read_json(record)["subject"]):
+        if name in subjects(statement(record)):
             return record
     return None
+
+
+def statement(record: Path) -> dict[str, Any]:
+    """A record file's data; raises FormatError if it holds no statement about files."""
+    try:
+        data: dict[str, Any] = read_json(record)
+        subjects(data)
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise FormatError(record, f"it is no record: {error}", "reproquant audit") from error
+    return data
+
+
+def subjects(statement: dict[str, Any]) -> dict[str, str]:
+    """The sha256 of each file that a record is about."""
+    return {subject["name"]: subject["digest"]["sha256"] for subject in statement["subject"]}
 
 
 def compose(
@@ -189,10 +205,9 @@ def dependency(path: Path, root: Path) -> Dependency:
             annotations=RecordNote(record_sha256=None),
         )
     name = _name(path, root)
-    subjects = {subject["name"]: subject["digest"]["sha256"] for subject in read_json(record)["subject"]}
     return Dependency(
         name=name,
-        digest=Sha256(sha256=subjects[name]),
+        digest=Sha256(sha256=subjects(statement(record))[name]),
         annotations=RecordNote(record_sha256=sha256_file(record)),
     )
 

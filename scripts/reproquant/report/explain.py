@@ -16,7 +16,7 @@ from typing import Any
 from reproquant.errors import FormatError
 from reproquant.files import read_json
 from reproquant.provenance.lineage import pointer
-from reproquant.provenance.record import record_of
+from reproquant.provenance.record import record_of, statement, subjects
 from reproquant.report.rounds import behind, levels
 
 REPORT = "report/report.json"
@@ -64,7 +64,7 @@ def making(results: Path, name: str) -> Making:
     record = record_of(results / name, results)
     if record is None:
         return Making({"record": None})
-    definition, run, sha256 = _parts(read_json(record), name)
+    definition, run, sha256 = _parts(statement(record), name)
     recipe, here = definition["externalParameters"], definition["internalParameters"]
     return Making(
         {
@@ -166,8 +166,7 @@ def _request(requests: list[dict[str, Any]], place: int) -> Node:
 
 def _parts(record: dict[str, Any], name: str) -> tuple[dict[str, Any], dict[str, Any], str | None]:
     predicate = record["predicate"]
-    subjects = {item["name"]: item["digest"]["sha256"] for item in record["subject"]}
-    return predicate["buildDefinition"], predicate["runDetails"], subjects.get(name)
+    return predicate["buildDefinition"], predicate["runDetails"], subjects(record).get(name)
 
 
 def _json(results: Path, name: str) -> Any:
