@@ -233,8 +233,13 @@ def test_the_gravest_finding_gives_the_exit_code() -> None:
     assert of(*Kind) == EXIT_CODES[Kind.TAMPERED]
 
 
-def test_a_remedy_is_a_command_that_names_the_file_for_snakemake(results: Path) -> None:
+def test_a_remedy_is_a_command_that_names_the_file_for_snakemake(
+    results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     flip(results / "model/checkpoint/config.json")
+    monkeypatch.chdir(results)
+    (here,) = found(Path())
+    assert here.remedy.endswith(f" --forcerun results/{results.name}/model/manifest.json")
     (finding,) = found(results)
     assert finding.remedy.startswith("snakemake --cores all --configfile ")
     assert finding.remedy.endswith(f" --forcerun results/{results.name}/model/manifest.json")

@@ -119,6 +119,14 @@ def test_a_remedy_for_published_results_is_no_run_of_the_workflow(published: Pat
     assert "bench/llama-f16.json back from a copy" in remedies["bench/llama-f16.json"]
     assert remedies["llama_cpp/bin/planted"].startswith("delete it")
     assert not [remedy for remedy in remedies.values() if "snakemake" in remedy]
+    (published / "study.json").unlink()
+    assert [one.remedy.partition(" back")[0] for one in found(published)] == ["put study.json"]
+
+
+def test_a_damaged_list_of_what_is_withheld_is_told_in_three_lines(published: Path) -> None:
+    (published / "published.json").write_text("{")
+    said = CliRunner().invoke(app, ["audit", str(published)])
+    assert said.exit_code == 2 and len(said.stderr.splitlines()) == 3
 
 
 def test_the_last_line_says_what_is_there_by_digest_only(published: Path) -> None:

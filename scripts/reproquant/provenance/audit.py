@@ -45,7 +45,7 @@ def audit(
     is what their own root and records tell of (``graph``), and what they withhold isn't missing.
     """
     is_published = (results / published.NAME).is_file()
-    remedies = Remedies(results.name, is_published)
+    remedies = Remedies(results.resolve().name, is_published)
     study = _study(results, digests, remedies)
     if isinstance(study, Finding):
         return [study]
@@ -66,7 +66,8 @@ def audit(
 
 def _study(results: Path, digests: Digests, remedies: Remedies) -> Study | Finding:
     """The study, or why there is none to go by; each run that does anything writes it anew."""
-    path, again, root = results / STUDY, remedies.again(NAME), read_root(results)
+    path, root = results / STUDY, read_root(results)
+    again = remedies.again(STUDY if remedies.published else NAME)
     found = digests.sha256(path)
     if found is None:
         return Finding(

@@ -117,7 +117,8 @@ def publication(results: Path) -> Publication | None:
     try:
         return Publication.model_validate_json(path.read_bytes())
     except ValidationError as error:
-        raise FormatError(path, f"it isn't a list of withheld files: {error}", "restore it") from None
+        reason = f"it isn't a list of withheld files: {error.errors()[0]['msg']}"
+        raise FormatError(path, reason, "put it back from a copy") from None
 
 
 def absent(evidence: Evidence) -> dict[str, int]:
