@@ -53,7 +53,7 @@ def test_published_results_are_sound_without_weights_results_and_store(published
 def test_published_results_are_sound_when_the_locks_have_moved_on(
     published: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("reproquant.study.lock_path", lambda name: tmp_path / f"{name}.lock")
+    monkeypatch.setattr("reproquant.study.checks.lock_path", lambda name: tmp_path / f"{name}.lock")
     assert found(published) == []
 
 
