@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from checkout import Checkout
-from reproquant.files import read_json, write_json
+from reproquant.files import read_json, repository, write_json
 from reproquant.provenance.crate import export
 from reproquant.toolchain.python_env import PythonEnv, ensure
 
@@ -52,6 +52,14 @@ def test_the_crate_passes_every_required_check_of_every_profile(
     assert answer["passed"]
     assert set(answer["statistics"]["profiles"]) >= PROFILES
     assert answer["statistics"]["total_checks_by_severity"]["REQUIRED"] > 50
+
+
+def test_the_crate_of_results_that_are_kept_here_passes_as_well(
+    tools: PythonEnv, cache: Path, tmp_path: Path
+) -> None:
+    export(repository() / "published/h200-2026-12-01", tmp_path / "crate")
+    answer = judged(tmp_path / "crate", tools, cache, tmp_path)
+    assert (answer["issues"], answer["passed"]) == ([], True)
 
 
 def test_the_validator_refuses_a_crate_whose_run_names_no_program(
