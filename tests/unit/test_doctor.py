@@ -8,9 +8,13 @@ from __future__ import annotations
 import json
 import os
 import struct
+import subprocess
+import sys
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -438,6 +442,40 @@ def test_the_command_prints_a_table_with_remedies_and_exits_2_for_the_impossible
     gone = CliRunner().invoke(app, ["doctor", str(base), str(over)])
     assert gone.exit_code == 2
     assert "there is no directory /nowhere" in gone.stdout and "do: correct model.local.path" in gone.stdout
+
+
+class LoginPage(BaseHTTPRequestHandler):
+    """What a network answers instead of the Hub."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"<html>Log in</html>")
+
+
+@pytest.mark.parametrize(
+    ("repository", "found"),
+    [
+        ("a--b/c", "no repository can have this name"),
+        ("a/b", "the Hub can't be reached (JSONDecodeError)"),
+    ],
+)
+def test_a_name_that_cant_be_and_a_login_page_for_an_answer_are_rows_of_the_table(
+    repository: str, found: str, tmp_path: Path
+) -> None:
+    spec = {"repository": repository, "revision": "0" * 40, "licence": "none"}
+    over = tmp_path / "over.yaml"
+    over.write_text(json.dumps({"model": {"name": "m", "source": "hub", "hub": spec}}))
+    with HTTPServer(("127.0.0.1", 0), LoginPage) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        where = {"HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}", "HF_HOME": str(tmp_path / "hf")}
+        command = [Path(sys.executable).with_name("reproquant"), "doctor", over, "--json"]
+        done = subprocess.run(
+            command, env={**os.environ, **where}, capture_output=True, text=True, check=False
+        )
+        server.shutdown()
+    row = next(one for one in json.loads(done.stdout)["checks"] if one["name"] == "model")
+    assert row["found"].startswith(found) and "Traceback" not in done.stderr
 
 
 def test_a_study_file_that_isnt_there_is_one_error(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from typing import TypeVar
 import psutil
 from huggingface_hub import HfApi, try_to_load_from_cache
 from huggingface_hub.errors import (
-    HTTPError,
+    HFValidationError,
     OfflineModeIsEnabled,
     RepositoryNotFoundError,
     RevisionNotFoundError,
@@ -25,6 +25,7 @@ from reproquant.machine import host
 from reproquant.machine.condition import Condition, Driver, conditions, nvidia_driver
 from reproquant.machine.gpu import Gpu, gpus
 from reproquant.machine.links import Links, links, nvidia_cards
+from reproquant.model.hub.refusals import GARBAGE, KNOWN
 from reproquant.model.local import missing_parts
 from reproquant.model.synthetic import preset, tensors
 from reproquant.study import Checkpoint, HubModel, LocalModel, Model, Study, SyntheticModel, lock_path
@@ -169,7 +170,10 @@ def _local(spec: LocalModel) -> Source:
 
 
 def _hub(spec: HubModel) -> Source:
-    config = try_to_load_from_cache(spec.repository, "config.json", revision=spec.revision)
+    try:
+        config = try_to_load_from_cache(spec.repository, "config.json", revision=spec.revision)
+    except HFValidationError as error:
+        return Source(None, f"no repository can have this name: {error}", hopeless=True)
     snapshot = Path(config).parent if isinstance(config, str) else None
     if snapshot and not missing_parts(snapshot):
         size = sum(file.stat().st_size for file in snapshot.glob("*.safetensors"))
@@ -190,7 +194,7 @@ def _asked_hub(spec: HubModel) -> Source:
         return Source(None, "the Hub has no such repository, or it is private", hopeless=True)
     except OfflineModeIsEnabled:
         return Source(None, "HF_HUB_OFFLINE is set and the cache doesn't hold the model", hopeless=True)
-    except (OSError, HTTPError) as error:
+    except (*KNOWN, *GARBAGE) as error:
         return Source(None, f"the Hub can't be reached ({type(error).__name__})")
     sizes = [file.size or 0 for file in info.siblings or [] if file.rfilename.endswith(".safetensors")]
     return Source(sum(sizes))
