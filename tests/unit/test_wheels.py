@@ -75,6 +75,17 @@ def test_the_locked_wheel_is_fetched_and_no_other(tmp_path: Path, monkeypatch: p
     assert got.read_bytes() == offered.read_bytes()
 
 
+def test_a_wheel_that_another_lock_named_lies_in_nobodys_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
+    first = wheel(tmp_path)
+    assert fetch(lock(tmp_path, sha256_file(first)), "p", tmp_path / "log").name == first.name
+    second = wheel(tmp_path, "p-1.0-py2.py3-none-any.whl", more=b"")
+    assert fetch(lock(tmp_path, sha256_file(second)), "p", tmp_path / "log").name == second.name
+
+
 def test_a_package_that_the_lock_lacks_is_named(tmp_path: Path) -> None:
     with pytest.raises(StudyError, match="no package 'absent'"):
         fetch(lock(tmp_path, "0" * 64), "absent", tmp_path / "log")

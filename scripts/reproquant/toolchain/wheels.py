@@ -13,10 +13,10 @@ from typing import Any
 
 from reproquant import process
 from reproquant.errors import DownloadError, FormatError, StudyError, ToolError
-from reproquant.files import store
+from reproquant.files import sha256_text, store
 from reproquant.toolchain import fatbin
 from reproquant.toolchain.machine_code import describe
-from reproquant.toolchain.python_env import canonical, failure
+from reproquant.toolchain.python_env import canonical, failure, python_minor
 
 
 def fetch(lock: Path, package: str, log: Path) -> Path:
@@ -29,7 +29,8 @@ def fetch(lock: Path, package: str, log: Path) -> Path:
     pinned = [entry for entry in entries if entry.startswith(f"{canonical(package)}==")]
     if not pinned:
         raise StudyError(lock, f"it has no package '{package}'", "name one that it has")
-    folder = store() / "downloads" / "wheels" / pinned[0].split()[0]
+    chosen = f"{pinned[0].split()[0]}-{sha256_text(pinned[0])[:12]}-py{python_minor()}"
+    folder = store() / "downloads" / "wheels" / chosen
     folder.mkdir(parents=True, exist_ok=True)
     requirements = folder / "requirements.txt"
     requirements.write_text(pinned[0], encoding="utf-8")
