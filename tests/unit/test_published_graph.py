@@ -79,6 +79,13 @@ def reseal(published: Path) -> None:
     write_json(published / "root.json", {**body, "sha256": digest_of(body)})
 
 
+def test_what_a_killed_verification_left_behind_is_no_part_of_the_results(published: Path) -> None:
+    left = published / ".scratch/again-0/published/gguf/f16.gguf.prov.json"
+    left.parent.mkdir(parents=True)
+    shutil.copyfile(published / "gguf/f16.gguf.prov.json", left)
+    assert found(published) == []
+
+
 def inputs(record: dict[str, Any]) -> list[dict[str, Any]]:
     listed: list[dict[str, Any]] = record["predicate"]["buildDefinition"]["resolvedDependencies"]
     return listed

@@ -23,8 +23,12 @@ SUFFIX = ".prov.json"
 
 
 def record_names(results: Path, root: Root | None) -> list[str]:
-    """The records that there must be: what the root names, what lies there, and, last, the report's."""
-    there = {path.relative_to(results).as_posix() for path in results.rglob(f"*{SUFFIX}")}
+    """The records that there must be: what the root names, what lies there, and, last, the report's.
+
+    Hidden folders, such as a verification's scratch, are no part of the results.
+    """
+    found = [path.relative_to(results) for path in results.rglob(f"*{SUFFIX}")]
+    there = {path.as_posix() for path in found if not any(part.startswith(".") for part in path.parts)}
     named = set(root.records) if root else set()
     return [*sorted((there | named) - {REPORT + SUFFIX}), REPORT + SUFFIX]
 
