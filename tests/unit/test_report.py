@@ -195,10 +195,34 @@ def test_an_unstable_subject_is_not_ranked_where_its_range_meets_another(results
     change(results / "bench" / "llama-q4km.json", swing)
     target = build(results)
     answer = answer_of(target)
-    assert "llama-f16 decodes fastest for one request" in answer
+    assert "llama-f16 decodes fastest of those that could be ranked for one request" in answer
+    assert (
+        "The decode of llama-q4km for one request may be higher than that of llama-f16"
+        in (target / "report.md").read_text()
+    )
     assert "; llama-q4km gives the most output at 4 requests at once (275 tok/s, unstable, from" in answer
     row = next(line for line in (target / "report.md").read_text().splitlines() if "| llama-f16" in line)
     assert row.startswith("| llama-f16")
+
+
+def test_of_unstable_subjects_that_meet_each_other_above_the_first_none_is_called_slower(
+    results: Path,
+) -> None:
+    def swing(measurement: Any, low: float) -> None:
+        measurement.update(status="unstable", reasons=["it swings"])
+        rounds = [low, low + 50, low + 100]
+        measurement["levels"][0]["decode_tok_per_s"].update(
+            min=low, max=low + 100, median=low + 50, rounds=rounds
+        )
+
+    change(results / "bench" / "llama-q4km.json", lambda m: swing(m, 200))
+    change(results / "bench" / "vllm-bf16.json", lambda m: swing(m, 220))
+    target = build(results)
+    assert "llama-f16 decodes fastest of those that could be ranked" in answer_of(target)
+    text = (target / "report.md").read_text()
+    for name, fastest in (("llama-q4km", "300"), ("vllm-bf16", "320")):
+        assert f"The decode of {name} for one request may be higher than that of llama-f16" in text
+        assert f"its fastest round ({fastest} tok/s) is above the slowest of llama-f16" in text
 
 
 def test_where_all_ranges_meet_nobody_wins(results: Path) -> None:
