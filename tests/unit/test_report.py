@@ -280,6 +280,28 @@ def test_nothing_to_rank_is_said_plainly(results: Path) -> None:
     assert answer_of(build(results)) == "On this CPU, no subject gave figures that may be compared."
 
 
+def test_the_plot_of_outputs_names_no_leader_where_none_can_be_ranked(results: Path) -> None:
+    for name in ("llama-f16", "llama-q4km", "vllm-bf16"):
+        change(results / "bench" / f"{name}.json", lambda m: m.update(status="rejected", reasons=["hot"]))
+    page = (build(results) / "index.html").read_text()
+    assert "none of these subjects can be ranked" in page
+    assert "depends on how many requests" not in page and "gives the most output" not in page
+
+
+def test_figures_that_are_grey_are_those_that_can_not_be_believed(results: Path) -> None:
+    change(results / "bench" / "llama-f16.json", lambda m: m.update(status="unstable", reasons=["it swings"]))
+    change(results / "bench" / "llama-q4km.json", lambda m: m.update(status="rejected", reasons=["hot"]))
+    page = (build(results) / "index.html").read_text()
+    rows = re.findall(r'<tr class="(\w+)">\s*<th scope="row">(\S+)', page)
+    grey = {name: kind for kind, name in rows}
+    assert grey == {
+        "llama-f16": "believed",
+        "vllm-bf16": "believed",
+        "llama-q4km": "unbelieved",
+        "vllm-fp8": "unbelieved",
+    }
+
+
 def test_a_missing_measurement_is_an_error_that_names_it(results: Path) -> None:
     (results / "bench" / "vllm-bf16.json").unlink()
     with pytest.raises(FormatError, match=r"bench/vllm-bf16\.json"):

@@ -22,7 +22,7 @@ from reproquant.report.numbers import Number
 from reproquant.report.quality import Evaluation
 from reproquant.report.sentences import Sentence, at, say
 from reproquant.report.show import show_bare
-from reproquant.report.subjects import Subject, best
+from reproquant.report.subjects import Subject, believed
 
 WIDTH_IN = 4.5
 HEIGHT_IN = 3.4
@@ -93,13 +93,15 @@ def _speed(content: Content) -> tuple[Plot, ...]:
 
 
 def _output_title(content: Content) -> Sentence:
-    rankings = [best(content.subjects, "output_tok_per_s", level) for level in content.concurrencies]
-    leaders = {ranking[0][0].name for ranking in rankings if ranking}
+    held = [believed(content.subjects, "output_tok_per_s", level) for level in content.concurrencies]
+    leaders = {max(pairs, key=lambda pair: _value(pair[1].median))[0].name for pairs in held if pairs}
+    if not leaders:
+        return say("Output by how many requests come at once; none of these subjects can be ranked.")
     if len(leaders) == 1:
         return say(
             f"By its medians, {leaders.pop()} gives the most output, however many requests come at once."
         )
-    return say("Which subject gives the most output depends on how many requests come at once.")
+    return say("Which subject's median output is highest depends on how many requests come at once.")
 
 
 def _decode(axes: Axes, subjects: Sequence[Subject], colours: dict[str, str]) -> None:
@@ -234,7 +236,7 @@ def _mark(axes: Axes, number: Number, place: tuple[float, float], **style: Any) 
 
 def _ink(subject: Subject, colours: dict[str, str]) -> str:
     """Grey is what can't be believed or says nothing about its format."""
-    return colours[subject.name] if subject.ranked or subject.swinging else INKS["unranked"]
+    return colours[subject.name] if subject.believed else INKS["unranked"]
 
 
 def _label(subject: Subject, median: Number) -> str:
