@@ -65,8 +65,6 @@ def context(numbers: Numbers, study: Study, subjects: Sequence[Subject]) -> tupl
         found.append(say("{}", numbers.quote(manifest, "/source/note")))
     if all(subject.hardware == "cpu" for subject in subjects):
         found.append(("Measured on a CPU: this shows that the pipeline works and says nothing about GPUs.",))
-    if study.model.source == "synthetic":
-        found.append(("The weights are random: that leaves speed as it is, but quality can't be judged.",))
     if len({subject.ids.text for subject in subjects if subject.ids}) > 1:
         found.append(("The servers tokenize the prompt differently, so the subjects' work is not the same.",))
     levels = concurrencies(numbers, study)
