@@ -8,7 +8,10 @@ from typing import Any
 from reproquant.provenance.lineage import dereference, pointer
 from reproquant.report.numbers import Number, Numbers, Quote
 
-UNITS = ((" bytes", "B"), (" percent", "%"), (" ms", "ms"), (" s", "s"), (" mhz", "MHz"), (" gib", "GiB"))
+UNITS = (
+    *((" bytes", "B"), (" percent", "%"), (" ms", "ms"), (" gb per s", "GB/s"), (" s", "s")),
+    *((" mhz", "MHz"), (" gib", "GiB")),
+)
 
 Fact = tuple[str, Number | Quote]
 
