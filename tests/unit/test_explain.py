@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from finished_study import finish, with_requests
 from reproquant.cli import app
 from reproquant.errors import FormatError
-from reproquant.files import read_json
+from reproquant.files import read_json, write_json
 from reproquant.report.explain import Node, explain
 
 BENCH = "bench/llama-q4km.json"
@@ -82,6 +82,13 @@ def test_an_unknown_id_is_refused_with_ids_that_are_near(results: Path) -> None:
     with pytest.raises(FormatError) as refusal:
         explain(results, "llama-q4km.c1.decode.median")
     assert "llama-q4km.c1.decode_tok_per_s.median" in refusal.value.remedy
+
+
+@pytest.mark.parametrize("content", [{}, [], {"numbers": [1]}])
+def test_a_file_that_is_no_report_is_one_error(content: object, tmp_path: Path) -> None:
+    write_json(tmp_path / "report/report.json", content)
+    with pytest.raises(FormatError, match="it is no report"):
+        explain(tmp_path, "x")
 
 
 def test_every_number_of_the_report_can_be_explained(results: Path) -> None:

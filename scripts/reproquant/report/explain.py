@@ -42,7 +42,10 @@ def explain(results: Path, id: str) -> Node:
     Raises FormatError if there is no report, no such number (near ids are
     named), or a file on the way is missing.
     """
-    numbers = {entry["id"]: entry for entry in _json(results, REPORT)["numbers"]}
+    try:
+        numbers = {entry["id"]: entry for entry in _json(results, REPORT)["numbers"]}
+    except (KeyError, TypeError) as error:
+        raise FormatError(results / REPORT, f"it is no report ({error!r})", RUN_AGAIN) from None
     if id not in numbers:
         near = difflib.get_close_matches(id, numbers, n=5, cutoff=0.4) or list(numbers)[:5]
         raise FormatError(
