@@ -145,6 +145,8 @@ def test_a_pointer_is_escaped_when_it_is_made() -> None:
         ("peak_rss_bytes", "peak rss", "B"),
         ("drift_percent", "drift", "%"),
         ("sm_mhz", "sm", "MHz"),
+        ("hot_c", "hot", "°C"),
+        ("OMP_NUM_THREADS", "OMP_NUM_THREADS", ""),
         ("rounds", "rounds", ""),
     ],
 )
