@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 
 from pydantic import ValidationError
@@ -211,7 +211,7 @@ def _with_ratios(numbers: Numbers, subject: Subject, baseline: Subject) -> Subje
         )
         for metric, (own, base) in pairs.items()
     }
-    return Subject(**{**vars(subject), "ratios": ratios})
+    return replace(subject, ratios=ratios)
 
 
 def best(subjects: Sequence[Subject], metric: str, concurrency: Number) -> list[tuple[Subject, Spread]]:
