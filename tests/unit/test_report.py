@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
@@ -286,6 +287,21 @@ def test_the_plot_of_outputs_names_no_leader_where_none_can_be_ranked(results: P
     page = (build(results) / "index.html").read_text()
     assert "none of these subjects can be ranked" in page
     assert "depends on how many requests" not in page and "gives the most output" not in page
+
+
+def test_every_subject_is_named_in_every_plot_however_many_meet_at_the_top(results: Path) -> None:
+    fastest = read_json(results / "bench/llama-q4km.json")
+    names = [f"llama-again-{number}" for number in range(6)]
+    for name in names:
+        write_json(results / f"bench/{name}.json", fastest | {"subject": name})
+        shutil.copy(results / "bench/llama-q4km.json.prov.json", results / f"bench/{name}.json.prov.json")
+    same = [{"name": name, "engine": "llama_cpp", "artifact": "Q4_K_M"} for name in names]
+    change(results / "study.json", lambda data: data["subjects"].extend(same))
+    page = (build(results) / "index.html").read_text()
+    for plot in ("decode", "output", "size"):
+        drawn = page[page.index(f'data-plot="{plot}"') :].split("</svg>")[0]
+        missing = [name for name in (*names, "llama-q4km", "llama-f16") if f">{name}" not in drawn]
+        assert not missing, (plot, missing)
 
 
 def test_figures_that_are_grey_are_those_that_can_not_be_believed(results: Path) -> None:

@@ -262,13 +262,23 @@ def _room_for_names(axes: Axes, names: Sequence[str]) -> None:
 
 
 def _side_labels(axes: Axes, ends: list[tuple[float, float, str, str]]) -> None:
-    """Names to the right of their points, moved apart upwards where they would touch."""
-    apart = axes.get_ylim()[1] * 0.062
-    lowest = float("-inf")
-    for x, y, name, colour in sorted(ends, key=lambda end: (end[1], end[2])):
-        height = max(y, lowest + apart)
-        lowest = height
+    """Names to the right of their points, moved apart where they would touch: upwards, down from the top."""
+    ends = sorted(ends, key=lambda end: (end[1], end[2]))
+    top = axes.get_ylim()[1]
+    heights = _apart([y for _, y, _, _ in ends], 0.062 * top, 0.98 * top)
+    for (x, _, name, colour), height in zip(ends, heights, strict=True):
         axes.annotate(name, (x, height), xytext=(9, 0), textcoords="offset points", va="center", color=colour)
+
+
+def _apart(heights: Sequence[float], least: float, top: float) -> list[float]:
+    """Rising heights, at least ``least`` from each other and none above ``top``, near where they were."""
+    placed: list[float] = []
+    for height in heights:
+        placed.append(max(height, placed[-1] + least) if placed else height)
+    for place in reversed(range(len(placed))):
+        placed[place] = min(placed[place], top)
+        top = placed[place] - least
+    return placed
 
 
 def _plot(name: str, title: Sentence, draw: Callable[[Axes], None], height_in: float) -> Plot:
