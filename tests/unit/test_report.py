@@ -275,6 +275,20 @@ def test_rounds_that_overlap_are_called_a_close_call(results: Path, built: Path)
     assert "is a close call" in (build(results) / "report.md").read_text()
 
 
+def test_a_close_call_names_all_that_overlap_with_the_first(results: Path) -> None:
+    def around(measurement: Any, *rounds: float) -> None:
+        measurement["levels"][0]["decode_tok_per_s"].update(
+            median=rounds[1], min=rounds[0], max=rounds[2], rounds=list(rounds)
+        )
+
+    change(results / "bench" / "llama-q4km.json", lambda m: around(m, 98, 100, 102))
+    change(results / "bench" / "llama-f16.json", lambda m: around(m, 94, 95, 96))
+    change(results / "bench" / "vllm-bf16.json", lambda m: around(m, 85, 90, 99))
+    text = (build(results) / "report.md").read_text()
+    said = "its slowest round (98 tok/s) is not above the fastest of vllm-bf16 (99 tok/s)."
+    assert f"The decode of llama-q4km for one request is a close call: {said}" in text
+
+
 def test_nothing_to_rank_is_said_plainly(results: Path) -> None:
     for path in (results / "bench").glob("*[!vy].json"):
         change(path, lambda m: m.update(status="unsupported", levels=[]))

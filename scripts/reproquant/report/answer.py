@@ -126,16 +126,19 @@ def _gain(
 
 
 def _close_calls(subjects: Sequence[Subject], metric: str, word: str, level: Number) -> list[Sentence]:
-    """A sentence if the rounds of a ranking's first two subjects overlap."""
+    """A sentence if rounds of a ranking's first subject overlap with those of others, which it names."""
     ranking = best(subjects, metric, level)
-    if len(ranking) < 2 or ranking[0][1].low.value > ranking[1][1].high.value:
+    if not ranking:
         return []
-    (first, own), (second, other) = ranking[:2]
+    first, own = ranking[0]
+    near = [(other.name, figure.high) for other, figure in ranking[1:] if own.low.value <= figure.high.value]
+    if not near:
+        return []
     text = (
-        f"The {word} of {first.name} and {second.name} {{}} is a close call: the slowest round of the "
-        "first ({}) is not above the fastest of the second ({})."
+        f"The {word} of {first.name} {{}} is a close call: its slowest round ({{}}) is not above "
+        f"the fastest of {', '.join(f'{name} ({{}})' for name, _ in near)}."
     )
-    return [say(text, at(level), own.low, other.high)]
+    return [say(text, at(level), own.low, *(high for _, high in near))]
 
 
 def _rivals(subjects: Sequence[Subject], metric: str, word: str, level: Number) -> list[Sentence]:
