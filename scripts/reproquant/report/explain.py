@@ -63,11 +63,21 @@ class Making:
 
 
 def making(results: Path, name: str) -> Making:
-    """What made one file of a results directory; a file without a record says just that."""
-    record = record_of(results / name, results)
-    if record is None:
-        return Making({"record": None})
-    definition, run, sha256 = _parts(read_json(record), name)
+    """What made one file of a results directory; a file without a record says just that.
+
+    Raises FormatError if its record, or one beside it that may name it, is none.
+    """
+    try:
+        record = record_of(results / name, results)
+        return Making({"record": None}) if record is None else _made(results, name, read_json(record))
+    except (ValueError, KeyError, TypeError) as error:
+        raise FormatError(
+            results / name, f"it has no record that can be read ({error!r})", RUN_AGAIN
+        ) from None
+
+
+def _made(results: Path, name: str, record: dict[str, Any]) -> Making:
+    definition, run, sha256 = _parts(record, name)
     recipe, here = definition["externalParameters"], definition["internalParameters"]
     return Making(
         {

@@ -91,7 +91,10 @@ def _of_folder(folder: Path) -> Side:
 
 def _records(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     for path in sorted(folder.glob(f"*/*{RECORD}")):
-        yield path.relative_to(folder).as_posix().removesuffix(RECORD), _json(path)
+        record = _json(path)
+        if not (isinstance(record, dict) and "buildDefinition" in record.get("predicate", {})):
+            raise _unusable(path, "it is no record that can be read")
+        yield path.relative_to(folder).as_posix().removesuffix(RECORD), record
 
 
 def _quality(path: Path) -> Quality:
