@@ -18,7 +18,7 @@ from reproquant.bench.telemetry import Recorder, Telemetry
 from reproquant.bench.workload import Prompts, digest_of_ids
 from reproquant.engines.base import Endpoint, Engine, Plan
 from reproquant.engines.refusals import Unsupported
-from reproquant.errors import ToolError
+from reproquant.errors import StudyError, ToolError
 from reproquant.files import repository
 from reproquant.machine import host
 from reproquant.study import Benchmark, Subject
@@ -182,10 +182,12 @@ class _Course:
     async def _cut_prompts(self, client: Client) -> Prompts:
         """The prompts of all launches, from the server's own ids of the study's text."""
         benchmark = self.benchmark
-        ids = await client.tokenize((repository() / benchmark.prompt).read_text(encoding="utf-8"))
+        ids = await client.tokenize(_text(benchmark.prompt))
         self.session.ids_sha256 = digest_of_ids(ids)
-        warmup = max(benchmark.warmup_requests, benchmark.warmup_at_most) + sum(benchmark.concurrencies)
-        rounds = max(benchmark.rounds, benchmark.rounds_if_unsteady) * sum(benchmark.concurrencies)
+        fewest, together = min(benchmark.concurrencies), sum(benchmark.concurrencies)
+        groups = max(benchmark.warmup_requests, benchmark.warmup_at_most)
+        warmup = groups * fewest + together - fewest
+        rounds = max(benchmark.rounds, benchmark.rounds_if_unsteady) * together
         count = benchmark.launches * warmup + rounds
         return Prompts(ids, benchmark.prompt_tokens, count, benchmark.seed)
 
@@ -270,6 +272,16 @@ class _Course:
 
     def _is_unsteady(self) -> bool:
         return bool(unsteady_reasons(levels(self.session.requests), self.benchmark.limits))
+
+
+def _text(prompt: str) -> str:
+    """The study's prompt text; raises StudyError if the file can't be read as text."""
+    try:
+        return (repository() / prompt).read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise StudyError(
+            "benchmark.prompt", f"{prompt} is no UTF-8 text: {error}", "give a UTF-8 file"
+        ) from error
 
 
 def _movement(groups: Sequence[Sequence[Request]]) -> float:
