@@ -72,11 +72,11 @@ def _written_down(
     bandwidth_gb_per_s: float | None,
     between: BetweenCards | None,
 ) -> Measurement:
+    on_gpu = subject.gpus > 0
     found = levels(session.requests)
     checks = cross_checks(found, session.requests, session.rounds, session.native, benchmark.limits)
-    energy, of_energy, no_energy = circumstances.energies(session.telemetry, benchmark)
+    energy, of_energy, no_energy = circumstances.energies(session.telemetry, benchmark, on_gpu)
     checks += of_energy
-    on_gpu = subject.gpus > 0
     seen = circumstances.findings(session.telemetry, benchmark.limits, on_gpu, os.cpu_count() or 1)
     top = _ceiling(engine, subject, benchmark, found, bandwidth_gb_per_s, seen)
     watched = circumstances.watched(session.telemetry, no_energy)
@@ -105,7 +105,7 @@ def _written_down(
         reasons=host.without_private_paths(reasons),
         evidence=host.without_private_paths(_evidence(session)),
         expected=subject.expected,
-        hardware="gpu" if subject.gpus else "cpu",
+        hardware="gpu" if on_gpu else "cpu",
         machine={
             "host": host.describe(),
             "gpus": [item.describe() for item in gpu.gpus()],
