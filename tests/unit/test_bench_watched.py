@@ -16,7 +16,7 @@ from reproquant.bench.measurement import Measurement
 from reproquant.bench.protocol import measure
 from reproquant.bench.telemetry import Telemetry
 from reproquant.engines.streamed import Streamed
-from reproquant.machine import bandwidth, host
+from reproquant.machine import bandwidth, gpu, host
 from reproquant.study import Subject
 
 WATTS = 250
@@ -152,3 +152,33 @@ def test_a_decode_above_the_ceiling_is_rejected_as_impossible(
     assert result.status == "rejected" and "That is impossible" in result.reasons[0]
     assert result.ceiling and result.ceiling.decode_tok_per_s == 90 and result.ceiling.memories == 1
     assert run(monkeypatch, prompt, weights=10**9).status == "ok"
+
+
+def test_a_card_that_falls_off_the_bus_while_it_is_measured_leaves_what_was_measured(
+    prompt: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Xid 79: every question is answered with an error, and so is the handle's."""
+    lost = {"since": float("inf")}
+
+    class Lost(OnCards):
+        def stop(self) -> None:
+            lost["since"] = 0
+            super().stop()
+
+    play(monkeypatch)
+
+    def handle(index: int) -> int:
+        if time.monotonic() > lost["since"]:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)
+        return index
+
+    monkeypatch.setattr(gpu.pynvml, "nvmlDeviceGetHandleByIndex", handle, raising=False)
+    for gpus in (1, 2):
+        lost["since"] = float("inf")
+        result = measure(
+            Lost(),
+            subject("steady", gpus=gpus),
+            benchmark(prompt, concurrencies=(1,)),
+            prompt.with_name("log"),
+        )
+        assert len(result.requests) == 2 and len(result.machine["gpus"]) == 2

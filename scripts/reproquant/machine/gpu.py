@@ -10,6 +10,8 @@ from typing import Any
 
 import pynvml
 
+from reproquant.errors import ToolError
+
 
 @dataclass(frozen=True)
 class Gpu:
@@ -33,7 +35,11 @@ class Gpu:
 
 @contextmanager
 def driver() -> Iterator[list[Any]]:
-    """NVML's handles of all GPUs, in its order, while it is open; none where there is no NVIDIA driver."""
+    """NVML's handles of all GPUs, in its order, while it is open; none where there is no NVIDIA driver.
+
+    Raises ToolError if the driver gives an error for one of them, or for what is asked meanwhile: a GPU
+    may have fallen off the bus.
+    """
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError:
@@ -41,6 +47,12 @@ def driver() -> Iterator[list[Any]]:
         return
     try:
         yield [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
+    except pynvml.NVMLError as error:
+        raise ToolError(
+            "NVIDIA driver",
+            f"it gives an error for a GPU: {error}",
+            "see what nvidia-smi says, and dmesg of Xid; a lost GPU is back after a reboot",
+        ) from error
     finally:
         pynvml.nvmlShutdown()
 
