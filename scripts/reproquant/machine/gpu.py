@@ -12,6 +12,9 @@ import pynvml
 
 from reproquant.errors import ToolError
 
+BY_BUS = "PCI_BUS_ID"
+"""``CUDA_DEVICE_ORDER`` that numbers GPUs by their place on the bus, as NVML does."""
+
 
 @dataclass(frozen=True)
 class Gpu:
@@ -80,6 +83,16 @@ def visible_devices(count: int) -> str:
     given = os.environ.get("CUDA_VISIBLE_DEVICES")
     own = given.split(",") if given else [str(index) for index in range(count)]
     return ",".join(own[:count])
+
+
+def shown(count: int) -> dict[str, str]:
+    """The variables by which a program sees ``count`` GPUs, with CUDA's numbers in NVML's order.
+
+    CUDA's own order is the fastest first, so among different cards the one that runs the program would
+    be another than the one that is watched.
+    """
+    order = {"CUDA_DEVICE_ORDER": BY_BUS} if count else {}
+    return {**order, "CUDA_VISIBLE_DEVICES": visible_devices(count)}
 
 
 def indices(visible: str, uuids: Sequence[str]) -> list[int]:
