@@ -285,3 +285,25 @@ def test_a_prompt_that_is_no_utf_8_is_refused(prompt: Path) -> None:
     prompt.write_bytes(b"\xff\xfe")
     with pytest.raises(StudyError, match="UTF-8"):
         run("steady", prompt)
+
+
+class Placed(WithTool):
+    """Notes the cores of the thread that runs its tool."""
+
+    cores: frozenset[int] = frozenset()
+
+    def native(self, plan: Plan, subject: Subject, log: Path) -> NativeRun:
+        self.cores = frozenset(os.sched_getaffinity(0))
+        return super().native(plan, subject, log)
+
+
+def test_the_tool_runs_on_the_servers_cores_and_the_sampler_keeps_the_clients(
+    prompt: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cores = frozenset(os.sched_getaffinity(0))
+    client = frozenset([max(cores)])
+    servers = cores - client or cores
+    monkeypatch.setattr(session, "shares", lambda: (servers, client))
+    engine = Placed(1000 / ITL_MS)
+    run("steady", prompt, engine)
+    assert engine.cores == servers and os.sched_getaffinity(0) == cores

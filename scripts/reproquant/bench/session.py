@@ -90,7 +90,7 @@ def _follow(engine: Engine, plan: Plan, course: _Course, log: Path) -> None:
         session.failure = failure
         return
     if benchmark.native_repetitions:
-        with course.recorder.span("native tool"):
+        with course.recorder.span("native tool"), pinned(shares()[0]):
             _ask_native_tool(engine, plan, course.subject, log, session)
 
 
