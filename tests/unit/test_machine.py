@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import nvml_replay
+from reproquant.errors import ToolError
 from reproquant.files import repository
 from reproquant.machine import gpu, host
 
@@ -93,3 +94,14 @@ def test_visible_devices_are_taken_from_those_that_a_scheduler_gave(monkeypatch:
     assert (gpu.visible_devices(1), gpu.visible_devices(0)) == ("3", "")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     assert gpu.visible_devices(2) == "0,1"
+
+
+@pytest.mark.parametrize("given", ["3", ""])
+def test_fewer_devices_than_a_subject_has_are_refused_and_not_measured_as_all(
+    given: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A split by layers would run on what there is."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", given)
+    with pytest.raises(ToolError, match=f"'{given}' shows"):
+        gpu.visible_devices(2)
+    assert gpu.visible_devices(0) == ""

@@ -48,7 +48,8 @@ def measure(
     ``telemetry``. ``bandwidth_gb_per_s`` is that of one GPU's memory by its data
     sheet. The cards are described before the start: one that falls off the bus
     under load can't be asked any more. Raises StudyError for a workload that can't
-    be measured, and ToolError if the driver gives an error for a card before the start.
+    be measured, and ToolError if the driver gives an error for a card before the start,
+    or shows fewer than the subject has.
     """
     if benchmark.output_tokens < 2:
         raise StudyError("benchmark.output_tokens", "one token has no decode step to time", "give at least 2")

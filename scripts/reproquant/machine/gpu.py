@@ -78,10 +78,17 @@ def visible_devices(count: int) -> str:
     """``CUDA_VISIBLE_DEVICES`` for a program that may use ``count`` GPUs; empty hides them all.
 
     The first of those that this process may use itself: a scheduler may have
-    given it others than 0, 1, ….
+    given it others than 0, 1, …. Raises ToolError if they are fewer: an engine
+    that splits a model by layers would run on them all the same.
     """
     given = os.environ.get("CUDA_VISIBLE_DEVICES")
-    own = given.split(",") if given else [str(index) for index in range(count)]
+    own = [str(index) for index in range(count)] if given is None else list(filter(None, given.split(",")))
+    if len(own) < count:
+        raise ToolError(
+            "CUDA_VISIBLE_DEVICES",
+            f"'{given}' shows {len(own)} GPUs of the {count} that the subject has",
+            "unset it, name as many, or lower the subject's gpus",
+        )
     return ",".join(own[:count])
 
 
