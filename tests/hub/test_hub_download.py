@@ -11,6 +11,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import httpx2
 import pytest
 import yaml
 from huggingface_hub import constants, snapshot_download
@@ -21,6 +22,7 @@ from reproquant.errors import DownloadError
 from reproquant.files import read_json, repository, write_json
 from reproquant.model.hub.patience import Backoff, Patience
 from reproquant.model.hub.progress import Progress, amount, duration
+from reproquant.model.hub.refusals import asked_wait
 from reproquant.model.hub.trouble import Trouble
 from reproquant.model.hub.words import Account
 from reproquant.model.manifest import Manifest
@@ -202,6 +204,22 @@ def test_waits_double_and_begin_anew_when_bytes_have_come() -> None:
     backoff.got_through()
     backoff.wait(trouble, "x")
     assert [line.rsplit(" ", 2)[1] for line in lines] == ["0.001", "0.002", "0.004", "0.004", "0.001"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "seconds"),
+    [
+        ("120", 120.0),
+        ("Wed, 21 Oct 2015 07:28:00 GMT", 0.0),
+        ("", None),
+        ("soon", None),
+        ("²", None),
+        ("9" * 400, None),
+        ("Fri, 31 Dec 9999 23:59:59 -2300", None),
+    ],
+)
+def test_a_wait_that_makes_no_sense_is_none_that_was_asked_for(asked: str, seconds: float | None) -> None:
+    assert asked_wait(httpx2.Headers({"Retry-After": asked.encode("latin-1")})) == seconds
 
 
 def test_amounts_and_times_are_for_people() -> None:

@@ -150,8 +150,10 @@ def test_the_articles_claims_are_valid_and_say_no_figure_in_words() -> None:
         assert not any(figure in claim["says"] for figure in ("tok/s", "GB", "%"))
 
 
-@pytest.mark.parametrize("change", [{"about": 1}, {"of": None}, {"beats": None}, {"wrong": 1}])
-def test_a_claim_that_says_two_things_or_none_is_refused(change: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "change", [{"about": 1}, {"of": None}, {"beats": None}, {"wrong": 1}, {"beats": {"artefact": "f16"}}]
+)
+def test_a_claim_that_says_two_things_or_none_or_names_no_key_is_refused(change: dict[str, Any]) -> None:
     good = {"id": "x", "says": "Something.", "of": Q4, "beats": {"name": "y"}, "depends_on": ["gpu"]}
     with pytest.raises(ValidationError):
         Claim.model_validate(good | change)

@@ -193,6 +193,13 @@ def test_another_model_makes_every_speed_incomparable(old: Path, new: Path) -> N
     assert moved(found) == {}
 
 
+def test_the_quality_of_another_model_is_neither_better_nor_worse(old: Path, new: Path) -> None:
+    change(new / "study.json", lambda data: data["model"].update(name="other"))
+    change(new / "quality/Q4_K_M.json", lambda data: data["divergence"].update(kld=0.131))
+    row = of(compare(old, new), "kld", None, "quality of Q4_K_M")
+    assert (row.verdict, row.why.split(",")[0]) == ("not comparable", "of another model")
+
+
 def test_a_prefill_by_another_clock_isnt_compared_and_the_rest_is(old: Path, new: Path) -> None:
     measure(new, SUBJECT, 101)
     path = new / f"bench/{SUBJECT}.json"
@@ -327,6 +334,13 @@ def test_a_folder_without_measurements_is_one_error(old: Path, tmp_path: Path) -
     shutil.copy(old / "study.json", tmp_path / "empty")
     with pytest.raises(FormatError, match="none of its study's subjects is measured"):
         compare(tmp_path / "empty", old)
+
+
+@pytest.mark.parametrize("study", [{}, [], {"subjects": ["x"]}, {"subjects": [], "quality": 1}])
+def test_a_folder_whose_study_is_none_is_one_error(study: object, old: Path, tmp_path: Path) -> None:
+    write_json(tmp_path / "study.json", study)
+    with pytest.raises(FormatError, match="no resolved study"):
+        compare(tmp_path, old)
 
 
 def test_the_command_prints_causes_and_effects_for_people_and_all_of_it_as_json(old: Path, new: Path) -> None:

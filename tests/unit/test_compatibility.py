@@ -58,6 +58,10 @@ def test_every_row_says_how_it_is_known() -> None:
     assert all(row.evidence and row.why.endswith(".") for row in table())
 
 
+def test_what_is_said_of_unquantized_checkpoints_gives_no_reason_of_fp8() -> None:
+    assert not [row.why for row in table() if "none" in row.quantizations and "FP8" in row.why]
+
+
 def test_a_row_without_words_for_its_refusal_or_with_a_wrong_range_is_no_row() -> None:
     good = table()[0].model_dump()
     for change in ({"verdict": "refused"}, {"vllm": "0.9"}, {"capability": "volta"}, {"quantizer": "x"}):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +13,8 @@ from typer.testing import CliRunner
 from finished_study import finish, with_requests
 from reproquant.cli import app
 from reproquant.errors import FormatError
-from reproquant.files import read_json
+from reproquant.files import read_json, write_json
+from reproquant.report.compare import compare
 from reproquant.report.explain import Node, explain
 
 BENCH = "bench/llama-q4km.json"
@@ -82,6 +84,24 @@ def test_an_unknown_id_is_refused_with_ids_that_are_near(results: Path) -> None:
     with pytest.raises(FormatError) as refusal:
         explain(results, "llama-q4km.c1.decode.median")
     assert "llama-q4km.c1.decode_tok_per_s.median" in refusal.value.remedy
+
+
+@pytest.mark.parametrize("content", [{}, [], {"numbers": [1]}])
+def test_a_file_that_is_no_report_is_one_error(content: object, tmp_path: Path) -> None:
+    write_json(tmp_path / "report/report.json", content)
+    with pytest.raises(FormatError, match="it is no report"):
+        explain(tmp_path, "x")
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"subject": []}'])
+def test_a_record_that_is_none_is_one_error(content: str, results: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "broken"
+    shutil.copytree(results, broken, symlinks=True)
+    (broken / f"{BENCH}.prov.json").write_text(content)
+    with pytest.raises(FormatError, match=r"(?s)llama-q4km\.json.*no record"):
+        explain(broken, "llama-q4km.c4.decode_tok_per_s.max")
+    with pytest.raises(FormatError, match=r"llama-q4km\.json\.prov\.json"):
+        compare(broken, results)
 
 
 def test_every_number_of_the_report_can_be_explained(results: Path) -> None:

@@ -126,6 +126,28 @@ def test_another_quantization_is_refused_before_anything_is_written(
     assert not (tmp_path / "target").exists()
 
 
+def test_a_scale_that_is_no_single_number_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    source = checkpoint(tmp_path / "source")
+    shard(source / "model-00002.safetensors", {"x.weight_scale": ("F32", [4, 1], bytes(16))})
+    with pytest.raises(FormatError, match=r"x\.weight_scale is F32 \[4, 1\], not one number"):
+        rewrite(source, tmp_path / "target", "compressed-tensors")
+    assert not (tmp_path / "target").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("config.json", None), ("config.json", "[1]"), ("model-00001-of-00001.safetensors", "version https://")],
+)
+def test_a_folder_without_a_checkpoint_is_one_error(name: str, content: str | None, tmp_path: Path) -> None:
+    source = checkpoint(tmp_path / "source")
+    (source / name).unlink()
+    if content:
+        (source / name).write_text(content)
+    with pytest.raises(FormatError, match=name):
+        rewrite(source, tmp_path / "target", "compressed-tensors")
+    assert not (tmp_path / "target").exists()
+
+
 def test_a_folder_that_exists_is_not_written_over(tmp_path: Path) -> None:
     source = checkpoint(tmp_path / "source")
     with pytest.raises(FormatError, match="exists already"):

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +114,24 @@ def test_a_cut_off_file_is_refused(directory: Path) -> None:
     path = directory / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(FormatError, match="shorter or longer than its header says"):
+        Source.load(directory)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 12345\n",
+        b"<!doctype html>",
+        b"short",
+        struct.pack("<Q", 2) + b"[]",
+        struct.pack("<Q", 14) + b'{"w": [1, 2]} ',
+        struct.pack("<Q", 21) + b'{"w": {"dtype": "F16"',
+    ],
+)
+def test_a_file_that_is_no_safetensors_is_refused(content: bytes, directory: Path) -> None:
+    """A pointer of Git LFS above all: its first bytes announce a header of 2 EB."""
+    (directory / "model.safetensors").write_bytes(content)
+    with pytest.raises(FormatError, match="no safetensors header"):
         Source.load(directory)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
@@ -195,10 +196,34 @@ def test_an_unstable_subject_is_not_ranked_where_its_range_meets_another(results
     change(results / "bench" / "llama-q4km.json", swing)
     target = build(results)
     answer = answer_of(target)
-    assert "llama-f16 decodes fastest for one request" in answer
+    assert "llama-f16 decodes fastest of those that could be ranked for one request" in answer
+    assert (
+        "The decode of llama-q4km for one request may be higher than that of llama-f16"
+        in (target / "report.md").read_text()
+    )
     assert "; llama-q4km gives the most output at 4 requests at once (275 tok/s, unstable, from" in answer
     row = next(line for line in (target / "report.md").read_text().splitlines() if "| llama-f16" in line)
     assert row.startswith("| llama-f16")
+
+
+def test_of_unstable_subjects_that_meet_each_other_above_the_first_none_is_called_slower(
+    results: Path,
+) -> None:
+    def swing(measurement: Any, low: float) -> None:
+        measurement.update(status="unstable", reasons=["it swings"])
+        rounds = [low, low + 50, low + 100]
+        measurement["levels"][0]["decode_tok_per_s"].update(
+            min=low, max=low + 100, median=low + 50, rounds=rounds
+        )
+
+    change(results / "bench" / "llama-q4km.json", lambda m: swing(m, 200))
+    change(results / "bench" / "vllm-bf16.json", lambda m: swing(m, 220))
+    target = build(results)
+    assert "llama-f16 decodes fastest of those that could be ranked" in answer_of(target)
+    text = (target / "report.md").read_text()
+    for name, fastest in (("llama-q4km", "300"), ("vllm-bf16", "320")):
+        assert f"The decode of {name} for one request may be higher than that of llama-f16" in text
+        assert f"its fastest round ({fastest} tok/s) is above the slowest of llama-f16" in text
 
 
 def test_where_all_ranges_meet_nobody_wins(results: Path) -> None:
@@ -250,10 +275,61 @@ def test_rounds_that_overlap_are_called_a_close_call(results: Path, built: Path)
     assert "is a close call" in (build(results) / "report.md").read_text()
 
 
+def test_a_close_call_names_all_that_overlap_with_the_first(results: Path) -> None:
+    def around(measurement: Any, *rounds: float) -> None:
+        measurement["levels"][0]["decode_tok_per_s"].update(
+            median=rounds[1], min=rounds[0], max=rounds[2], rounds=list(rounds)
+        )
+
+    change(results / "bench" / "llama-q4km.json", lambda m: around(m, 98, 100, 102))
+    change(results / "bench" / "llama-f16.json", lambda m: around(m, 94, 95, 96))
+    change(results / "bench" / "vllm-bf16.json", lambda m: around(m, 85, 90, 99))
+    text = (build(results) / "report.md").read_text()
+    said = "its slowest round (98 tok/s) is not above the fastest of vllm-bf16 (99 tok/s)."
+    assert f"The decode of llama-q4km for one request is a close call: {said}" in text
+
+
 def test_nothing_to_rank_is_said_plainly(results: Path) -> None:
     for path in (results / "bench").glob("*[!vy].json"):
         change(path, lambda m: m.update(status="unsupported", levels=[]))
     assert answer_of(build(results)) == "On this CPU, no subject gave figures that may be compared."
+
+
+def test_the_plot_of_outputs_names_no_leader_where_none_can_be_ranked(results: Path) -> None:
+    for name in ("llama-f16", "llama-q4km", "vllm-bf16"):
+        change(results / "bench" / f"{name}.json", lambda m: m.update(status="rejected", reasons=["hot"]))
+    page = (build(results) / "index.html").read_text()
+    assert "none of these subjects can be ranked" in page
+    assert "depends on how many requests" not in page and "gives the most output" not in page
+
+
+def test_every_subject_is_named_in_every_plot_however_many_meet_at_the_top(results: Path) -> None:
+    fastest = read_json(results / "bench/llama-q4km.json")
+    names = [f"llama-again-{number}" for number in range(6)]
+    for name in names:
+        write_json(results / f"bench/{name}.json", fastest | {"subject": name})
+        shutil.copy(results / "bench/llama-q4km.json.prov.json", results / f"bench/{name}.json.prov.json")
+    same = [{"name": name, "engine": "llama_cpp", "artifact": "Q4_K_M"} for name in names]
+    change(results / "study.json", lambda data: data["subjects"].extend(same))
+    page = (build(results) / "index.html").read_text()
+    for plot in ("decode", "output", "size"):
+        drawn = page[page.index(f'data-plot="{plot}"') :].split("</svg>")[0]
+        missing = [name for name in (*names, "llama-q4km", "llama-f16") if f">{name}" not in drawn]
+        assert not missing, (plot, missing)
+
+
+def test_figures_that_are_grey_are_those_that_can_not_be_believed(results: Path) -> None:
+    change(results / "bench" / "llama-f16.json", lambda m: m.update(status="unstable", reasons=["it swings"]))
+    change(results / "bench" / "llama-q4km.json", lambda m: m.update(status="rejected", reasons=["hot"]))
+    page = (build(results) / "index.html").read_text()
+    rows = re.findall(r'<tr class="(\w+)">\s*<th scope="row">(\S+)', page)
+    grey = {name: kind for kind, name in rows}
+    assert grey == {
+        "llama-f16": "believed",
+        "vllm-bf16": "believed",
+        "llama-q4km": "unbelieved",
+        "vllm-fp8": "unbelieved",
+    }
 
 
 def test_a_missing_measurement_is_an_error_that_names_it(results: Path) -> None:

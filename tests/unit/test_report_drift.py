@@ -134,6 +134,15 @@ def test_a_baseline_that_could_not_be_measured_again_leaves_a_doubt_that_says_so
     assert "nothing tells whether the machine stayed the same" in text
 
 
+def test_a_baseline_that_was_unstable_at_first_is_said_to_have_nothing_to_be_compared_with(
+    results: Path,
+) -> None:
+    change(results / "bench/llama-f16.json", lambda m: m.update(status="unstable", reasons=["it swings"]))
+    data, text = built(results)
+    assert data["drift"]["verdict"] == "unknown" and row(text)[0] == "–"
+    assert "The baseline was unstable the first time, so the second has nothing to be compared" in text
+
+
 @pytest.mark.parametrize("status", ["rejected", "unsupported"])
 def test_a_baseline_without_figures_of_its_own_has_nothing_to_compare_and_doubts_nobody(
     status: str, results: Path

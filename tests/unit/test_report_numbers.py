@@ -10,6 +10,7 @@ import pytest
 from reproquant.errors import FormatError
 from reproquant.files import write_json
 from reproquant.provenance.lineage import dereference, pointer
+from reproquant.report.facts import facts
 from reproquant.report.numbers import Number, Numbers, Source
 from reproquant.report.show import show
 
@@ -85,6 +86,14 @@ def test_a_division_by_zero_is_refused(numbers: Numbers) -> None:
         numbers.derive("a / b", inputs, "", "ratio")
 
 
+def test_a_result_that_is_infinite_is_refused(tmp_path: Path) -> None:
+    write_json(tmp_path / "a.json", {"large": 1e308, "small": 1e-10})
+    numbers = Numbers(tmp_path)
+    inputs = [numbers.take("a.json", f"/{key}", "", key) for key in ("large", "small")]
+    with pytest.raises(FormatError, match="'a / b' of large, small is inf"):
+        numbers.derive("a / b", inputs, "", "ratio")
+
+
 def test_each_file_is_read_once_so_that_value_and_digest_belong_together(
     numbers: Numbers, tmp_path: Path
 ) -> None:
@@ -128,6 +137,28 @@ def test_a_pointer_is_escaped_when_it_is_made() -> None:
 
 
 @pytest.mark.parametrize(
+    ("key", "label", "unit"),
+    [
+        ("bandwidth_gb_per_s", "bandwidth", "GB/s"),
+        ("start_timeout_s", "start timeout", "s"),
+        ("start_skew_ms", "start skew", "ms"),
+        ("peak_rss_bytes", "peak rss", "B"),
+        ("drift_percent", "drift", "%"),
+        ("sm_mhz", "sm", "MHz"),
+        ("hot_c", "hot", "°C"),
+        ("OMP_NUM_THREADS", "OMP_NUM_THREADS", ""),
+        ("rounds", "rounds", ""),
+    ],
+)
+def test_the_unit_of_a_fact_is_the_one_that_its_key_ends_with(
+    key: str, label: str, unit: str, tmp_path: Path
+) -> None:
+    write_json(tmp_path / "a.json", {key: 5})
+    [(words, number)] = facts(Numbers(tmp_path), "a.json")
+    assert isinstance(number, Number) and (words, number.unit) == (label, unit)
+
+
+@pytest.mark.parametrize(
     ("value", "unit", "text"),
     [
         (45.234, "tok/s", "45.2 tok/s"),
@@ -141,6 +172,9 @@ def test_a_pointer_is_escaped_when_it_is_made() -> None:
         (11434, "", "11434"),
         (11434, "tokens", "11\u202f434 tokens"),
         (0.0, "ms", "0 ms"),
+        (0.000193, "", "0.000193"),
+        (3.21e-8, "nat", "3.21e-08 nat"),
+        (-3.21e-5, "%", "-3.21e-05 %"),
     ],
 )
 def test_a_number_is_written_with_three_digits_and_a_unit_that_fits(

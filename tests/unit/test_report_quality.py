@@ -31,6 +31,24 @@ def test_each_artifact_has_its_divergence_size_and_fastest_subject_in_one_row(tm
     assert "made for this alone" in row(page, "fp8-autofp8", "Quality")
 
 
+def test_an_unstable_subject_whose_place_is_certain_is_its_artifacts_fastest(tmp_path: Path) -> None:
+    results = make_results(tmp_path)
+    path = results / "bench/llama-q4km.json"
+    write_json(path, read_json(path) | {"status": "unstable", "reasons": ["it swings"]})
+    page = (built(results) / "report.md").read_text()
+    assert row(page, "Q4\\_K\\_M", "Quality").endswith("(llama-q4km) |")
+
+
+def test_two_divergences_of_a_gguf_are_explained_where_both_stand(tmp_path: Path) -> None:
+    results = make_results(tmp_path)
+    words = "llama.cpp's CPU kernels, which round activations too"
+    assert words in (built(results) / "report.md").read_text()
+    for name in ("f16", "Q4_K_M"):
+        path = results / f"quality/{name}.json"
+        write_json(path, read_json(path) | {"llama_cpp": None})
+    assert words not in (built(results) / "report.md").read_text()
+
+
 def test_a_subject_shows_the_divergence_of_what_it_serves(tmp_path: Path) -> None:
     page = (built(make_results(tmp_path)) / "report.md").read_text()
     assert row(page, "llama-q4km", "Subjects").endswith("| 0.0310 |")

@@ -11,11 +11,13 @@ from __future__ import annotations
 import json
 import shutil
 import struct
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from reproquant.errors import FormatError
 from reproquant.files import read_json, write_json
+from reproquant.fp8.source import StoredTensor, headers
 
 SCALES = (".weight_scale", ".input_scale")
 FORMAT = "float-quantized"
@@ -27,14 +29,15 @@ WIDTHS = {"F64": 8, "I64": 8, "F32": 4, "I32": 4, "BF16": 2, "F16": 2}
 def rewrite(source: Path, target: Path, layout: str) -> None:
     """Write the checkpoint ``source``, in either layout, as ``layout`` (a key of CONFIGS) into ``target``.
 
-    Raises FormatError, before anything is written, for a checkpoint that isn't
-    FP8 with one scale a tensor, and if ``target`` exists.
+    Raises FormatError, before anything is written, for a folder that holds no
+    checkpoint in FP8 with one scale a tensor, and if ``target`` exists.
     """
     if target.exists():
         raise FormatError(target, "it exists already", "name a folder that doesn't")
-    config = read_json(source / "config.json")
+    config = _config(source / "config.json")
     scheme, ignored = _scheme(config.get("quantization_config") or {}, source / "config.json")
     config["quantization_config"] = CONFIGS[layout](scheme, ignored)
+    _refuse_other_scales(headers(source))
     target.mkdir(parents=True)
     for file in sorted(source.iterdir()):
         if file.suffix == ".safetensors":
@@ -45,11 +48,25 @@ def rewrite(source: Path, target: Path, layout: str) -> None:
     _correct_total(target)
 
 
+def _config(path: Path) -> dict[str, Any]:
+    try:
+        return dict(read_json(path))
+    except (OSError, ValueError, TypeError) as error:
+        raise FormatError(path, f"it can't be read: {error}", "name the folder of a checkpoint") from None
+
+
+def _refuse_other_scales(tensors: Mapping[str, StoredTensor]) -> None:
+    for name, tensor in tensors.items():
+        if name.endswith(SCALES) and (tensor.dtype not in ("F32", "BF16") or tensor.shape not in ((), (1,))):
+            what = f"{name} is {tensor.dtype} {list(tensor.shape)}, not one number"
+            raise FormatError(tensor.file, what, "give a checkpoint with one scale a tensor")
+
+
 def _scheme(quantization: dict[str, Any], where: Path) -> tuple[str, list[str]]:
     """``static`` or ``dynamic``, and the modules that aren't quantized."""
-    method = quantization.get("quant_method")
-    if method == "fp8" and not quantization.get("weight_block_size"):
-        return quantization["activation_scheme"], quantization.get("ignored_layers") or []
+    method, scheme = quantization.get("quant_method"), quantization.get("activation_scheme")
+    if method == "fp8" and scheme in ("static", "dynamic") and not quantization.get("weight_block_size"):
+        return scheme, quantization.get("ignored_layers") or []
     groups = list((quantization.get("config_groups") or {}).values())
     if method == "compressed-tensors" and len(groups) == 1 and groups[0].get("targets") == ["Linear"]:
         weights, inputs = groups[0].get("weights") or {}, groups[0].get("input_activations") or {}
@@ -105,7 +122,7 @@ def _rewrite_shard(source: Path, target: Path, shape: list[int]) -> None:
         (length,) = struct.unpack("<Q", file.read(8))
         entries = json.loads(file.read(length))
         metadata = entries.pop("__metadata__", None)
-        header = _header(entries, shape, source)
+        header = _header(entries, shape)
         text = json.dumps(({"__metadata__": metadata} if metadata else {}) | header, separators=(",", ":"))
         padded = text.encode() + b" " * (-len(text.encode()) % 8)
         with target.open("wb") as copy:
@@ -119,16 +136,12 @@ def _rewrite_shard(source: Path, target: Path, shape: list[int]) -> None:
                     copy.write(file.read(min(COPY_BYTES, last - part)))
 
 
-def _header(entries: dict[str, Any], shape: list[int], where: Path) -> dict[str, Any]:
+def _header(entries: dict[str, Any], shape: list[int]) -> dict[str, Any]:
     """The copy's header, in the order of its data."""
-    new = {}
-    for name, entry in sorted(entries.items(), key=lambda item: item[1]["data_offsets"]):
-        if name.endswith(SCALES) and (
-            entry["dtype"] not in ("F32", "BF16") or entry["shape"] not in ([], [1])
-        ):
-            what = f"{name} is {entry['dtype']} {entry['shape']}, not one number"
-            raise FormatError(where, what, "give a checkpoint with one scale a tensor")
-        new[name] = {**entry, "dtype": "F32", "shape": shape} if name.endswith(SCALES) else entry
+    new = {
+        name: {**entry, "dtype": "F32", "shape": shape} if name.endswith(SCALES) else entry
+        for name, entry in sorted(entries.items(), key=lambda item: item[1]["data_offsets"])
+    }
     header, end = {}, 0
     for name, entry in sorted(new.items(), key=lambda item: -WIDTHS.get(item[1]["dtype"], 1)):
         first, last = entry["data_offsets"]
@@ -143,14 +156,8 @@ def _correct_total(target: Path) -> None:
     index = target / "model.safetensors.index.json"
     if index.is_file():
         data = read_json(index)
-        data["metadata"] = {**data.get("metadata", {}), "total_size": _tensor_bytes(target)}
+        data["metadata"] = {
+            **data.get("metadata", {}),
+            "total_size": sum(tensor.bytes for tensor in headers(target).values()),
+        }
         write_json(index, data)
-
-
-def _tensor_bytes(target: Path) -> int:
-    total = 0
-    for file in target.glob("*.safetensors"):
-        with file.open("rb") as stream:
-            (length,) = struct.unpack("<Q", stream.read(8))
-        total += file.stat().st_size - 8 - length
-    return total

@@ -22,8 +22,8 @@ engines read. With activation scheme ``dynamic`` nothing is observed and no inpu
 
 On a CPU it computes on one core. With more, torch's matrix products split their sums
 otherwise, and input scales (not weights) move by up to several per cent from
-one number of cores to another. A CUDA device sums otherwise too: weights and their
-scales come out the same, input scales may not.
+one number of cores to another. A CUDA device sums otherwise too: input scales may differ;
+weights and their scales should not, which ``benchmarks/fp8/devices.py`` would tell.
 """
 
 from __future__ import annotations

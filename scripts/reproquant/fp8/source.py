@@ -188,21 +188,29 @@ def headers(directory: Path) -> dict[str, StoredTensor]:
 
 def _header(file: Path) -> dict[str, StoredTensor]:
     """A safetensors header: 8 bytes of length, then JSON, then the tensors' bytes."""
+    size = file.stat().st_size
     try:
         with file.open("rb") as stream:
             (length,) = struct.unpack("<Q", stream.read(8))
+            if length > size:
+                raise ValueError(f"it would be {length} bytes long, in a file of {size}")
             entries = json.loads(stream.read(length))
-    except (struct.error, ValueError) as error:
+        tensors = {
+            name: _stored(file, entry, 8 + length)
+            for name, entry in entries.items()
+            if name != "__metadata__"
+        }
+    except (struct.error, ValueError, KeyError, TypeError, AttributeError) as error:
         raise FormatError(file, f"it has no safetensors header: {error}", _WHOLE) from error
-    entries.pop("__metadata__", None)
-    tensors = {}
-    for name, entry in entries.items():
-        begin, end = entry["data_offsets"]
-        shape = tuple(entry["shape"])
-        tensors[name] = StoredTensor(file, entry["dtype"], shape, 8 + length + begin, end - begin)
-    if file.stat().st_size != 8 + length + sum(tensor.bytes for tensor in tensors.values()):
+    if size != 8 + length + sum(tensor.bytes for tensor in tensors.values()):
         raise FormatError(file, "it is shorter or longer than its header says", _WHOLE)
     return tensors
+
+
+def _stored(file: Path, entry: dict[str, Any], data: int) -> StoredTensor:
+    """A header's entry; ``data`` is where the tensors' bytes begin."""
+    begin, end = entry["data_offsets"]
+    return StoredTensor(file, entry["dtype"], tuple(entry["shape"]), data + begin, end - begin)
 
 
 def _refuse_other_dtypes(source: Source) -> None:

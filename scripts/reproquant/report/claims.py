@@ -17,6 +17,7 @@ from reproquant.report.numbers import Number, Numbers
 from reproquant.report.sentences import Sentence, as_data, say
 from reproquant.report.subjects import METRICS, Spread, Subject
 from reproquant.study import Study, read_yaml
+from reproquant.study import Subject as StudySubject
 
 PLACE = "report/claims.json"
 """Where the claims stand among the results, so that the article's figures have a source like all others."""
@@ -70,6 +71,13 @@ class Claim(Part):
             raise ValueError("a claim says one thing: about, above, between, beats, refused or elsewhere")
         if (self.of is None) != (self.refused is not None or self.elsewhere is not None):
             raise ValueError("`of` says what a figure is of, and only that")
+        asked = (
+            self.of.subject if isinstance(self.of, OfSubject) else {},
+            self.beats or {},
+            self.refused or {},
+        )
+        if unknown := {key for keys in asked for key in keys} - StudySubject.model_fields.keys():
+            raise ValueError(f"a subject has no {', '.join(sorted(unknown))}: no study could have such a one")
         return self
 
 
@@ -167,7 +175,7 @@ class _Results:
     def subject(self, keys: Keys) -> Subject | str:
         """The first subject of the study that has all these keys."""
         for subject in self.study.subjects:
-            if all(getattr(subject, key, None) == value for key, value in keys.items()):
+            if all(getattr(subject, key) == value for key, value in keys.items()):
                 return self.subjects[subject.name]
         return f"this study has no subject with {', '.join(f'{key} {value}' for key, value in keys.items())}"
 

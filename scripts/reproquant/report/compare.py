@@ -118,6 +118,7 @@ def compare(old: Path, new: Path) -> Comparison:
     trusted, are not comparable. Raises FormatError for what can't be read.
     """
     before, after = load(old), load(new)
+    models = before.study.get("model"), after.study.get("model")
     pairs = tuple(
         Pair(
             name,
@@ -133,7 +134,7 @@ def compare(old: Path, new: Path) -> Comparison:
         row
         for name, quality in before.qualities.items()
         if name in after.qualities
-        for row in _quality_rows(name, quality, after.qualities[name])
+        for row in _quality_rows(name, quality, after.qualities[name], models)
     ]
     return Comparison(
         old=old,
@@ -233,9 +234,9 @@ def _size(of: str, old: int, new: int) -> Row:
     )
 
 
-def _quality_rows(name: str, old: Quality, new: Quality) -> Iterator[Row]:
-    """Perplexity and divergence; evaluations on other tokens are no pair."""
-    same_tokens = (old.tokens_sha256, old.method) == (new.tokens_sha256, new.method)
+def _quality_rows(name: str, old: Quality, new: Quality, models: tuple[Any, Any]) -> Iterator[Row]:
+    """Perplexity and divergence; evaluations of another model or on other tokens are no pair."""
+    pair = (old.tokens_sha256, old.method, models[0]) == (new.tokens_sha256, new.method, models[1])
     figures = [
         (
             "perplexity",
@@ -267,8 +268,8 @@ def _quality_rows(name: str, old: Quality, new: Quality) -> Iterator[Row]:
             _listed([after[0]], at),
         )
         difference = after[0] - before[0]
-        if not same_tokens:
-            yield Row(*head, "not comparable", "evaluated on other tokens, or by another method")
+        if not pair:
+            yield Row(*head, "not comparable", "of another model, on other tokens, or by another method")
         elif difference == 0:
             yield Row(*head, "the same", "to the last bit", 1.0)
         elif not beyond_errors(difference, before[1], after[1]):

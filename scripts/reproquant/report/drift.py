@@ -59,7 +59,7 @@ def read_drift(numbers: Numbers, study: Study, subjects: Sequence[Subject]) -> D
     baseline = next(subject for subject in subjects if subject.baseline)
     path = f"bench/again/{baseline.name}.json"
     measurement = read_measurement(numbers, path)
-    first = baseline.single.figures["decode_tok_per_s"] if baseline.ranked else None
+    first = baseline.single.figures["decode_tok_per_s"] if baseline.measured else None
     again = (
         read_level(numbers, path, f"{baseline.name}.again", measurement, 0).figures["decode_tok_per_s"]
         if measurement.status in RANKED and measurement.levels
@@ -126,6 +126,9 @@ def _span(
     others = [name for name in between if name != baseline.name]
     outside = [one.name for one in measured if one.name not in between]
     sentences = [say("The first measurement began at {}, the second at {}.", since, until)]
+    if not baseline.measured:
+        text = "The baseline was {} the first time, so the second has nothing to be compared with."
+        sentences.append(say(text, numbers.quote(baseline.path, "/status")))
     if others:
         sentences.append((f"In between: {', '.join(others)}.",))
     if outside:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import groupby
 
-from reproquant.report.facts import Fact
+from reproquant.report.facts import Fact, in_words
 from reproquant.report.numbers import Quote
 
 MANY = 12
@@ -63,4 +63,4 @@ def _key(value: Quote) -> str:
 
 def _label(label: str, key: str) -> str:
     """The label of what the entries stand in: that of an entry of an object ends with its key in words."""
-    return label.removesuffix(key.replace("_", " ")).removesuffix(", ") or label
+    return label.removesuffix(in_words(key)).removesuffix(", ") or label

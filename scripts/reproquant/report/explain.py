@@ -42,7 +42,10 @@ def explain(results: Path, id: str) -> Node:
     Raises FormatError if there is no report, no such number (near ids are
     named), or a file on the way is missing.
     """
-    numbers = {entry["id"]: entry for entry in _json(results, REPORT)["numbers"]}
+    try:
+        numbers = {entry["id"]: entry for entry in _json(results, REPORT)["numbers"]}
+    except (KeyError, TypeError) as error:
+        raise FormatError(results / REPORT, f"it is no report ({error!r})", RUN_AGAIN) from None
     if id not in numbers:
         near = difflib.get_close_matches(id, numbers, n=5, cutoff=0.4) or list(numbers)[:5]
         raise FormatError(
@@ -60,11 +63,21 @@ class Making:
 
 
 def making(results: Path, name: str) -> Making:
-    """What made one file of a results directory; a file without a record says just that."""
-    record = record_of(results / name, results)
-    if record is None:
-        return Making({"record": None})
-    definition, run, sha256 = _parts(read_json(record), name)
+    """What made one file of a results directory; a file without a record says just that.
+
+    Raises FormatError if its record, or one beside it that may name it, is none.
+    """
+    try:
+        record = record_of(results / name, results)
+        return Making({"record": None}) if record is None else _made(results, name, read_json(record))
+    except (ValueError, KeyError, TypeError) as error:
+        raise FormatError(
+            results / name, f"it has no record that can be read ({error!r})", RUN_AGAIN
+        ) from None
+
+
+def _made(results: Path, name: str, record: dict[str, Any]) -> Making:
+    definition, run, sha256 = _parts(record, name)
     recipe, here = definition["externalParameters"], definition["internalParameters"]
     return Making(
         {

@@ -8,9 +8,17 @@ from typing import Any
 from reproquant.provenance.lineage import dereference, pointer
 from reproquant.report.numbers import Number, Numbers, Quote
 
-UNITS = ((" bytes", "B"), (" percent", "%"), (" ms", "ms"), (" s", "s"), (" mhz", "MHz"), (" gib", "GiB"))
+UNITS = (
+    *((" bytes", "B"), (" percent", "%"), (" ms", "ms"), (" gb per s", "GB/s"), (" s", "s")),
+    *((" mhz", "MHz"), (" gib", "GiB"), (" c", "°C")),
+)
 
 Fact = tuple[str, Number | Quote]
+
+
+def in_words(key: str) -> str:
+    """A key as a label; the name of a variable, such as CUDA_VISIBLE_DEVICES, stays as it is."""
+    return key if key.isupper() else key.replace("_", " ")
 
 
 def facts(numbers: Numbers, path: str, at: str = "", without: Collection[str] = ()) -> list[Fact]:
@@ -23,7 +31,7 @@ def facts(numbers: Numbers, path: str, at: str = "", without: Collection[str] = 
     def walk(value: Any, place: str, label: tuple[str, ...]) -> None:
         if isinstance(value, dict):
             for key, part in value.items():
-                walk(part, place + pointer(key), (*label, key.replace("_", " ")))
+                walk(part, place + pointer(key), (*label, in_words(key)))
         elif isinstance(value, list):
             for index, part in enumerate(value):
                 walk(part, place + pointer(index), label)

@@ -167,6 +167,8 @@ class Numbers:
             value = FORMULAS[formula]([number.value for number in inputs])
         except ZeroDivisionError:
             _refuse(id, f"'{formula}' of {', '.join(number.id for number in inputs)} divides by zero")
+        if not _finite(value):
+            _refuse(id, f"'{formula}' of {', '.join(number.id for number in inputs)} is {value}")
         return self._add(Number(id, value, unit, Derived(formula, tuple(number.id for number in inputs))))
 
     def _add(self, number: Number) -> Number:

@@ -22,7 +22,7 @@ from reproquant.report.numbers import Number
 from reproquant.report.quality import Evaluation
 from reproquant.report.sentences import Sentence, at, say
 from reproquant.report.show import show_bare
-from reproquant.report.subjects import Subject, best
+from reproquant.report.subjects import Subject, believed
 
 WIDTH_IN = 4.5
 HEIGHT_IN = 3.4
@@ -93,13 +93,15 @@ def _speed(content: Content) -> tuple[Plot, ...]:
 
 
 def _output_title(content: Content) -> Sentence:
-    rankings = [best(content.subjects, "output_tok_per_s", level) for level in content.concurrencies]
-    leaders = {ranking[0][0].name for ranking in rankings if ranking}
+    held = [believed(content.subjects, "output_tok_per_s", level) for level in content.concurrencies]
+    leaders = {max(pairs, key=lambda pair: _value(pair[1].median))[0].name for pairs in held if pairs}
+    if not leaders:
+        return say("Output by how many requests come at once; none of these subjects can be ranked.")
     if len(leaders) == 1:
         return say(
             f"By its medians, {leaders.pop()} gives the most output, however many requests come at once."
         )
-    return say("Which subject gives the most output depends on how many requests come at once.")
+    return say("Which subject's median output is highest depends on how many requests come at once.")
 
 
 def _decode(axes: Axes, subjects: Sequence[Subject], colours: dict[str, str]) -> None:
@@ -234,7 +236,7 @@ def _mark(axes: Axes, number: Number, place: tuple[float, float], **style: Any) 
 
 def _ink(subject: Subject, colours: dict[str, str]) -> str:
     """Grey is what can't be believed or says nothing about its format."""
-    return colours[subject.name] if subject.ranked or subject.swinging else INKS["unranked"]
+    return colours[subject.name] if subject.believed else INKS["unranked"]
 
 
 def _label(subject: Subject, median: Number) -> str:
@@ -260,13 +262,23 @@ def _room_for_names(axes: Axes, names: Sequence[str]) -> None:
 
 
 def _side_labels(axes: Axes, ends: list[tuple[float, float, str, str]]) -> None:
-    """Names to the right of their points, moved apart upwards where they would touch."""
-    apart = axes.get_ylim()[1] * 0.062
-    lowest = float("-inf")
-    for x, y, name, colour in sorted(ends, key=lambda end: (end[1], end[2])):
-        height = max(y, lowest + apart)
-        lowest = height
+    """Names to the right of their points, moved apart where they would touch: upwards, down from the top."""
+    ends = sorted(ends, key=lambda end: (end[1], end[2]))
+    top = axes.get_ylim()[1]
+    heights = _apart([y for _, y, _, _ in ends], 0.062 * top, 0.98 * top)
+    for (x, _, name, colour), height in zip(ends, heights, strict=True):
         axes.annotate(name, (x, height), xytext=(9, 0), textcoords="offset points", va="center", color=colour)
+
+
+def _apart(heights: Sequence[float], least: float, top: float) -> list[float]:
+    """Rising heights, at least ``least`` from each other and none above ``top``, near where they were."""
+    placed: list[float] = []
+    for height in heights:
+        placed.append(max(height, placed[-1] + least) if placed else height)
+    for place in reversed(range(len(placed))):
+        placed[place] = min(placed[place], top)
+        top = placed[place] - least
+    return placed
 
 
 def _plot(name: str, title: Sentence, draw: Callable[[Axes], None], height_in: float) -> Plot:

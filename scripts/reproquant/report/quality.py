@@ -10,9 +10,10 @@ from pydantic import ValidationError
 
 from reproquant.errors import FormatError
 from reproquant.quality import result
+from reproquant.report.answer import concurrencies
 from reproquant.report.numbers import Number, Numbers, Quote
 from reproquant.report.sentences import Sentence, say
-from reproquant.report.subjects import Subject
+from reproquant.report.subjects import Spread, Subject, best
 from reproquant.study import Study
 
 ORIGINAL = "checkpoint"
@@ -21,7 +22,10 @@ BUGGY, MENDED = "autofp8", "corrected"
 
 @dataclass(frozen=True)
 class Evaluation:
-    """One artifact on the study's text; the original has no divergence. ``second`` is llama-perplexity's."""
+    """One artifact on the study's text; the original has no divergence. ``second`` is llama-perplexity's.
+
+    ``fastest`` is the first of the ranked subjects that serve it, by decode at the fewest requests.
+    """
 
     artifact: str
     method: Quote
@@ -80,7 +84,8 @@ def read_quality(numbers: Numbers, study: Study, subjects: Sequence[Subject]) ->
         return None
     names = (ORIGINAL, *study.quality.artifacts)
     read = {name: _read(numbers, name) for name in names}
-    evaluations = tuple(_evaluation(numbers, name, read, subjects) for name in names)
+    ranking = best(subjects, "decode_tok_per_s", concurrencies(numbers, study)[0])
+    evaluations = tuple(_evaluation(numbers, name, read, ranking) for name in names)
     path = f"quality/{ORIGINAL}.json"
     definition = say(
         "Scored are {} tokens of the study's text, in {} of {}, each with at least half a chunk before "
@@ -90,7 +95,7 @@ def read_quality(numbers: Numbers, study: Study, subjects: Sequence[Subject]) ->
         numbers.take(path, "/chunks", "chunks", "quality.chunks"),
         numbers.take(path, "/chunk_tokens", "tokens", "quality.chunk_tokens"),
     )
-    return Quality(evaluations, definition, _bug(numbers, study, evaluations))
+    return Quality(evaluations, definition, (*_second_way(evaluations), *_bug(numbers, study, evaluations)))
 
 
 def _read(numbers: Numbers, name: str) -> result.Quality:
@@ -103,7 +108,7 @@ def _read(numbers: Numbers, name: str) -> result.Quality:
 
 
 def _evaluation(
-    numbers: Numbers, name: str, read: dict[str, result.Quality], subjects: Sequence[Subject]
+    numbers: Numbers, name: str, read: dict[str, result.Quality], ranking: Sequence[tuple[Subject, Spread]]
 ) -> Evaluation:
     path, one = f"quality/{name}.json", read[name]
 
@@ -124,7 +129,7 @@ def _evaluation(
         error=take("/divergence/kld_error", "nat") if compared else None,
         same_top=take("/divergence/same_top_percent", "%") if compared else None,
         second=take("/llama_cpp/kld", "nat") if one.llama_cpp else None,
-        fastest=_fastest(name, subjects),
+        fastest=next(((one.name, own.median) for one, own in ranking if one.artifact == name), None),
         unbeaten=compared and not any(_beats(other, one) for other in read.values()),
     )
 
@@ -137,14 +142,16 @@ def _beats(other: result.Quality, one: result.Quality) -> bool:
     return its != mine and its[0] <= mine[0] and its[1] <= mine[1]
 
 
-def _fastest(artifact: str, subjects: Sequence[Subject]) -> tuple[str, Number] | None:
-    """The ranked subject that decodes this artifact fastest for one request."""
-    speeds = {
-        subject.name: subject.single.figures["decode_tok_per_s"].median
-        for subject in subjects
-        if subject.ranked and subject.artifact == artifact
-    }
-    return max(speeds.items(), key=lambda pair: pair[1].value) if speeds else None
+def _second_way(evaluations: Sequence[Evaluation]) -> tuple[Sentence, ...]:
+    """Why llama-perplexity's divergence is another one, where it was taken."""
+    if not any(one.second for one in evaluations):
+        return ()
+    return (
+        say(
+            "llama-perplexity computes with llama.cpp's CPU kernels, which round activations too: of a "
+            "quantized GGUF its divergence is as a rule larger."
+        ),
+    )
 
 
 def _bug(numbers: Numbers, study: Study, evaluations: Sequence[Evaluation]) -> tuple[Sentence, ...]:

@@ -7,6 +7,7 @@ import math
 from reproquant.report.numbers import Number
 
 BYTE_STEPS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
+SMALLEST_PLAIN = 1e-4
 
 
 def show(number: Number) -> str:
@@ -37,10 +38,12 @@ def _split(number: Number) -> tuple[str, str]:
 
 
 def three_digits(value: float) -> str:
-    """Three significant digits, or all digits before the point where there are more."""
+    """Three significant digits, or all digits before the point if there are more; tiny: 3.21e-08."""
     if value == 0:
         return "0"
-    return _grouped(value, min(6, max(0, 2 - math.floor(math.log10(abs(value))))))
+    if abs(value) < SMALLEST_PLAIN:
+        return f"{value:.2e}"
+    return _grouped(value, max(0, 2 - math.floor(math.log10(abs(value)))))
 
 
 def _grouped(value: float, decimals: int) -> str:

@@ -71,8 +71,11 @@ def _of_folder(folder: Path) -> Side:
     if not (folder / "study.json").is_file():
         raise _unusable(folder, "it holds no study.json")
     study = _json(folder / "study.json")
-    subjects = [folder / f"bench/{subject['name']}.json" for subject in study["subjects"]]
-    artifacts = ("checkpoint", *study.get("quality", {}).get("artifacts", ()))
+    try:
+        subjects = [folder / f"bench/{subject['name']}.json" for subject in study["subjects"]]
+        artifacts = ("checkpoint", *study.get("quality", {}).get("artifacts", ()))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise _unusable(folder / "study.json", f"it is no resolved study ({error!r})") from None
     evaluated = [path for name in artifacts if (path := folder / f"quality/{name}.json").is_file()]
     measurements = [_as(Measurement, path) for path in subjects if path.is_file()]
     if not measurements:
@@ -88,7 +91,10 @@ def _of_folder(folder: Path) -> Side:
 
 def _records(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     for path in sorted(folder.glob(f"*/*{RECORD}")):
-        yield path.relative_to(folder).as_posix().removesuffix(RECORD), _json(path)
+        record = _json(path)
+        if not (isinstance(record, dict) and "buildDefinition" in record.get("predicate", {})):
+            raise _unusable(path, "it is no record that can be read")
+        yield path.relative_to(folder).as_posix().removesuffix(RECORD), record
 
 
 def _quality(path: Path) -> Quality:

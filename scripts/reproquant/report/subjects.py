@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 
 from pydantic import ValidationError
@@ -96,6 +96,11 @@ class Subject:
     def swinging(self) -> bool:
         """Whether its figures can be believed within their ranges alone."""
         return self.status == "unstable" and bool(self.levels) and not self.emulated
+
+    @property
+    def believed(self) -> bool:
+        """Whether its figures may stand beside others', if only within their ranges."""
+        return self.ranked or self.swinging
 
     @property
     def standing(self) -> str:
@@ -206,7 +211,7 @@ def _with_ratios(numbers: Numbers, subject: Subject, baseline: Subject) -> Subje
         )
         for metric, (own, base) in pairs.items()
     }
-    return Subject(**{**vars(subject), "ratios": ratios})
+    return replace(subject, ratios=ratios)
 
 
 def best(subjects: Sequence[Subject], metric: str, concurrency: Number) -> list[tuple[Subject, Spread]]:
@@ -215,14 +220,32 @@ def best(subjects: Sequence[Subject], metric: str, concurrency: Number) -> list[
     One that is unstable is among them where its range is clear of every other's: however much it swings,
     its place is certain.
     """
-    measured = [
-        (subject, level.figures[metric])
-        for subject in subjects
-        if (subject.ranked or subject.swinging) and (level := subject.at(concurrency)) is not None
-    ]
+    measured = believed(subjects, metric, concurrency)
     placed = [
         (subject, own)
         for subject, own in measured
         if subject.ranked or all(own.clear_of(other) for _, other in measured if other is not own)
     ]
     return sorted(placed, key=lambda pair: -pair[1].median.value)
+
+
+def rivals(subjects: Sequence[Subject], metric: str, concurrency: Number) -> list[tuple[Subject, Spread]]:
+    """Those that ``best`` has no place for and that may still be above its first: a round of them is."""
+    ranking = best(subjects, metric, concurrency)
+    if not ranking:
+        return []
+    placed = [subject for subject, _ in ranking]
+    return [
+        (subject, own)
+        for subject, own in believed(subjects, metric, concurrency)
+        if subject not in placed and own.high.value > ranking[0][1].low.value
+    ]
+
+
+def believed(subjects: Sequence[Subject], metric: str, concurrency: Number) -> list[tuple[Subject, Spread]]:
+    """The subjects measured at that concurrency whose figures can be believed, each with its ``metric``."""
+    return [
+        (subject, level.figures[metric])
+        for subject in subjects
+        if subject.believed and (level := subject.at(concurrency)) is not None
+    ]

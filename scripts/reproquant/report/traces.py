@@ -15,10 +15,10 @@ from pydantic import ValidationError
 from reproquant.bench.telemetry import Span, Telemetry
 from reproquant.errors import FormatError
 from reproquant.provenance.lineage import pointer
-from reproquant.report.answer import say
 from reproquant.report.content import Content
 from reproquant.report.numbers import Numbers, Series
 from reproquant.report.plots import INKS, SERIES, Plot, drawn
+from reproquant.report.sentences import say
 
 PANEL_IN = 0.85
 POINTS = 200

@@ -115,17 +115,20 @@ def busy(response: httpx2.Response, who: str) -> Trouble:
 
 
 def asked_wait(headers: httpx2.Headers) -> float | None:
-    """Seconds that the answer asks to wait: Retry-After as a number or a date, or the Hub's RateLimit."""
+    """Seconds that the answer asks to wait: Retry-After as a number or a date, or the Hub's RateLimit.
+
+    None if it asks nothing that can be understood.
+    """
     if (limit := parse_ratelimit_headers(headers)) and limit.remaining == 0:
         return float(limit.reset_in_seconds)
     value = headers.get("Retry-After", "").strip()
-    if value.isdigit():
-        return float(value)
     try:
+        if value.isdecimal():
+            return float(int(value))
         moment = parsedate_to_datetime(value)
-    except ValueError:
+        return max(0.0, (moment.astimezone(UTC) - datetime.now(UTC)).total_seconds())
+    except (ValueError, OverflowError):
         return None
-    return max(0.0, (moment.astimezone(UTC) - datetime.now(UTC)).total_seconds())
 
 
 def broken(error: httpx2.HTTPError | httpx2.InvalidURL) -> Trouble:
