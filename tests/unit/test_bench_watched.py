@@ -52,8 +52,9 @@ def run(
     gpus: int = 1,
     weights: int = 1,
     seconds: int = 0,
+    behaviour: str = "steady",
 ) -> Measurement:
-    """Measure the steady mock on replayed cards that draw ``WATTS`` each."""
+    """Measure the mock on replayed cards that draw ``WATTS`` each."""
     begun = time.monotonic()
 
     def edit(data: dict[str, Any]) -> None:
@@ -66,7 +67,7 @@ def run(
     play(patch, edit)
     wanted = benchmark(prompt, concurrencies=(1,)).model_copy(update={"energy_seconds": seconds})
     return measure(
-        OnCards(weights), subject("steady", gpus=gpus), wanted, prompt.with_name("log"),
+        OnCards(weights), subject(behaviour, gpus=gpus), wanted, prompt.with_name("log"),
         prompt.with_name("telemetry.json"), 900,
     )  # fmt: skip
 
@@ -182,3 +183,12 @@ def test_a_card_that_falls_off_the_bus_while_it_is_measured_leaves_what_was_meas
             prompt.with_name("log"),
         )
         assert len(result.requests) == 2 and len(result.machine["gpus"]) == 2
+
+
+def test_a_server_that_dies_under_the_sustained_load_has_failed_and_its_rounds_are_kept(
+    prompt: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its seventh request ends it: the second one after the rounds."""
+    result = run(monkeypatch, prompt, seconds=1, behaviour="dies")
+    assert result.status == "failed" and "died while it was measured" in result.reasons[0]
+    assert len(result.requests) == 2 and len(result.levels) == 1 and result.energy == []

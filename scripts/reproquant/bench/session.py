@@ -127,22 +127,22 @@ def _serve(engine: Engine, plan: Plan, launch: int, course: _Course, log: Path) 
 
 
 async def _talk(engine: Engine, endpoint: Endpoint, launch: int, course: _Course) -> None:
-    session = course.session
     async with Client(
         endpoint.url, course.subject.name, engine.dialect, course.benchmark.request_timeout_s
     ) as client:
+        dies_within_s = 0.0
         try:
             await course.follow(client, launch)
         except _Broken:
-            pass
+            dies_within_s = DEATH_S
         except ToolError as error:
             raise (engine.failure(DEATH) if engine.died(DEATH_S) else error) from None
-        if engine.died(within_s=DEATH_S if session.broken else 0):
+        if engine.died(dies_within_s):
             raise engine.failure(DEATH)
 
 
 class _Broken(Exception):
-    """A request ended in an error: it stands in the session, and nothing more is sent."""
+    """A request ended in an error: the session tells it, and nothing more is sent."""
 
 
 class _Course:
@@ -238,7 +238,7 @@ class _Course:
     async def _sustain(self, client: Client, size: int, seconds: int) -> None:
         """Batch after batch for the sake of energy alone, until they make a window of that many seconds.
 
-        What goes wrong here is a doubt: the rounds stand without it.
+        What goes wrong here is a doubt, the rounds stand without it; raises _Broken where it was an error.
         """
         assert self._prompts is not None
         benchmark, count = self.benchmark, 0
@@ -254,6 +254,8 @@ class _Course:
                     f"At concurrency {size} a request of the sustained load wasn't answered as asked, so "
                     f"there is no energy: {wrong[0].error or 'other counts, or tokens from a cache'}."
                 )
+                if wrong[0].error:
+                    raise _Broken
                 return
             start_ns, end_ns, count = start_ns or released_ns, _end_ns(replies), count + size
         await self._growth(client, count * benchmark.output_tokens)
