@@ -46,10 +46,10 @@ def measure(
     server that doesn't start or dies gives ``failed`` with what was measured
     until then, an untrustworthy run ``rejected``. The sampler's samples go to
     ``telemetry``. ``bandwidth_gb_per_s`` is that of one GPU's memory by its data
-    sheet. The cards are described before the start: one that falls off the bus
-    under load can't be asked any more. Raises StudyError for a workload that can't
-    be measured, and ToolError if the driver gives an error for a card before the start,
-    or shows fewer than the subject has.
+    sheet, and nothing to a subject without GPUs. The cards are described before the
+    start: one that falls off the bus under load can't be asked any more. Raises
+    StudyError for a workload that can't be measured, and ToolError if the driver
+    gives an error for a card before the start, or shows fewer than the subject has.
     """
     if benchmark.output_tokens < 2:
         raise StudyError("benchmark.output_tokens", "one token has no decode step to time", "give at least 2")
@@ -164,9 +164,8 @@ def _ceiling(
         measured, why_not = _bandwidth(subject), None
     except ToolError as error:
         measured, why_not = None, f"no bandwidth was measured: {error.reason}"
-    top, impossible = ceiling(
-        streamed, engine.artifact_bytes, found, benchmark, bandwidth_gb_per_s, measured, why_not
-    )
+    sheet = bandwidth_gb_per_s if subject.gpus else None
+    top, impossible = ceiling(streamed, engine.artifact_bytes, found, benchmark, sheet, measured, why_not)
     seen.wrong += [impossible] if impossible else []
     return top
 
