@@ -26,9 +26,9 @@ def main(
     with stage("benchmark", study, recipe, log, inputs, output, subject=subject) as run:
         chosen = run.study.subject(subject)
         server = for_subject(run.study, chosen, weights, engine, run.log)
-        bandwidth = run.study.machine.bandwidth_gb_per_s if chosen.gpus else None
         samples = run.scratch(telemetry)
-        measurement = measure(server, chosen, run.study.benchmark, run.log, samples, bandwidth)
+        sheet = run.study.machine.bandwidth_gb_per_s
+        measurement = measure(server, chosen, run.study.benchmark, run.log, samples, sheet)
         data = measurement.model_dump(mode="json")
         if measurement.status == "failed":
             kept = output.with_suffix(".failed.json")

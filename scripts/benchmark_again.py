@@ -24,7 +24,8 @@ def main(
     with stage("benchmark_again", study, recipe, log, inputs, output, subject=subject) as run:
         chosen = run.study.subject(subject)
         server = for_subject(run.study, chosen, weights, engine, run.log)
-        measurement = measure_again(server, chosen, run.study.benchmark, run.log)
+        sheet = run.study.machine.bandwidth_gb_per_s
+        measurement = measure_again(server, chosen, run.study.benchmark, run.log, sheet)
         run.worth_keeping = measurement.status not in ("failed", "rejected")
         write_json(run.scratch(output), measurement.model_dump(mode="json"))
 

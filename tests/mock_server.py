@@ -114,7 +114,8 @@ OTHERS = {
 class Arrival(asyncio.BufferedProtocol):
     """aiohttp's protocol of a connection, and when the last bytes of a request reached it (monotonic ns).
 
-    That is the kernel's stamp where it has one: this process may have been busy.
+    That is the kernel's stamp where it has one: this process may have been busy. Of the two clocks the wall's
+    is read first: a pause between them makes a request come late, never before it was sent.
     """
 
     def __init__(self, served: asyncio.Protocol) -> None:
@@ -138,11 +139,11 @@ class Arrival(asyncio.BufferedProtocol):
         """Asked right before the bytes are read, which are still there to look at."""
         with suppress(OSError):
             _, ancillary, _, _ = self._socket.recvmsg(len(self._buffer), 64, socket.MSG_PEEK)
-            self.came_ns = time.monotonic_ns()
+            wall_ns, self.came_ns = time.time_ns(), time.monotonic_ns()
             for level, kind, stamp in ancillary:
                 if (level, kind) == (socket.SOL_SOCKET, SO_TIMESTAMPNS):
                     seconds, nanoseconds = struct.unpack("@ll", stamp)
-                    self.came_ns += seconds * 1_000_000_000 + nanoseconds - time.time_ns()
+                    self.came_ns += seconds * 1_000_000_000 + nanoseconds - wall_ns
         return self._buffer
 
     def buffer_updated(self, count: int) -> None:

@@ -8,6 +8,7 @@ import shlex
 import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -101,17 +102,16 @@ def run(
 
 
 def stop_group(process: subprocess.Popen[bytes], grace_s: float = 10.0) -> None:
-    """End a spawned program and everything it started: SIGTERM, then SIGKILL."""
+    """End a spawned program and everything it started: SIGTERM, then SIGKILL.
+
+    One that even that doesn't end, such as a process that hangs in a driver, is not waited for
+    any longer than ``grace_s`` seconds.
+    """
     for number in (signal.SIGTERM, signal.SIGKILL):
-        try:
+        with suppress(ProcessLookupError):
             os.killpg(process.pid, number)
-        except ProcessLookupError:
-            break
-        try:
+        with suppress(subprocess.TimeoutExpired):
             process.wait(grace_s)
-        except subprocess.TimeoutExpired:
-            continue
-    process.wait()
     _ended(process)
 
 

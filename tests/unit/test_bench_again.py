@@ -11,12 +11,13 @@ from mock_engine import MockEngine, benchmark, subject, write_prompt
 from reproquant.bench import session
 from reproquant.bench.again import measure_again
 from reproquant.bench.measurement import Measurement
+from reproquant.engines.streamed import Streamed
 from reproquant.files import read_json, sha256_file, write_json
-from reproquant.machine import host
+from reproquant.machine import bandwidth, host
 from reproquant.provenance.artifacts import artifacts
 from reproquant.recipe import recipe
 from reproquant.stage import _key
-from reproquant.study import Study
+from reproquant.study import Study, Subject
 
 
 @pytest.fixture
@@ -77,3 +78,19 @@ def test_the_store_can_not_answer_for_it_when_a_subject_was_measured_anew(
         write_json(record, made)
         assert key() != before
         before = key()
+
+
+def test_its_ceiling_is_reckoned_as_the_first_ones_was(prompt: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    copied = {"gb_per_s": 800.0, "array_bytes": 1 << 30, "cache_bytes": 1 << 22}
+    monkeypatch.setattr(bandwidth, "of_gpus", lambda visible: [copied])
+    monkeypatch.setattr(bandwidth, "of_cpu", lambda cores: {**copied, "how": "copy"})
+
+    class Reading(MockEngine):
+        def streamed(self, subject: Subject) -> Streamed:
+            return Streamed(1, 0, 0, 1)
+
+    study = benchmark(prompt, rounds=1)
+    for gpus, sheet in ((1, 900), (0, None)):
+        chosen = subject("steady", gpus=gpus)
+        result = measure_again(Reading(times_ms=(10.0, 5.0)), chosen, study, prompt.with_name("log"), 900)
+        assert result.ceiling and result.ceiling.study_gb_per_s == sheet

@@ -164,7 +164,7 @@ def benchmark(tmp_path: Path) -> Benchmark:
 
 def test_energy_is_that_of_the_window_by_the_counter_of_all_cards_in_use(benchmark: Benchmark) -> None:
     cards = [card(), card(1), card(2, used=False)]
-    (found,), checks, reasons = energies(recorded(*cards, windows=[sustained()]), benchmark)
+    (found,), checks, reasons = energies(recorded(*cards, windows=[sustained()]), benchmark, on_gpu=True)
     assert (found.source, found.of, found.seconds) == ("counter", "GPUs", 10)
     assert found.joules == pytest.approx(6000) and found.tokens_per_joule == pytest.approx(0.25)
     assert [(check.what, check.verdict, round(check.difference, 6)) for check in checks] == [
@@ -176,7 +176,7 @@ def test_energy_is_that_of_the_window_by_the_counter_of_all_cards_in_use(benchma
 def test_the_integral_follows_a_power_that_changes(benchmark: Benchmark) -> None:
     rising = [10 * at for at in TIMES]
     telemetry = recorded(card(power_w=rising, energy_j=None), windows=[sustained()])
-    (found,), checks, _ = energies(telemetry, benchmark)
+    (found,), checks, _ = energies(telemetry, benchmark, on_gpu=True)
     assert (found.source, checks) == ("integral", [])
     assert found.joules == pytest.approx(5 * (35.5**2 - 25.5**2))
 
@@ -188,7 +188,9 @@ def test_a_counter_that_disagrees_with_the_power_is_flagged_and_far_off_gives_no
     factor: float, figures: int, verdict: str, benchmark: Benchmark
 ) -> None:
     counter = [factor * 300 * at for at in TIMES]
-    found, (check,), reasons = energies(recorded(card(energy_j=counter), windows=[sustained()]), benchmark)
+    found, (check,), reasons = energies(
+        recorded(card(energy_j=counter), windows=[sustained()]), benchmark, on_gpu=True
+    )
     assert (len(found), check.verdict) == (figures, verdict)
     assert bool(reasons) is (figures == 0)
     assert (check.reason is None) is (verdict == "ok")
@@ -196,7 +198,7 @@ def test_a_counter_that_disagrees_with_the_power_is_flagged_and_far_off_gives_no
 
 def test_a_window_that_the_samples_do_not_cover_gives_no_energy(benchmark: Benchmark) -> None:
     late = sustained(start_s=35, end_s=45)
-    found, checks, (reason,) = energies(recorded(card(), windows=[late]), benchmark)
+    found, checks, (reason,) = energies(recorded(card(), windows=[late]), benchmark, on_gpu=True)
     assert (found, checks) == ([], []) and "no counter answered" in reason
 
 
@@ -204,13 +206,13 @@ def test_on_a_cpu_the_packages_are_counted_and_where_there_is_none_the_reason_st
     benchmark: Benchmark,
 ) -> None:
     host: Columns = {"package_j": [50 * at for at in TIMES]}
-    (found,), checks, _ = energies(recorded(host=host, windows=[sustained()]), benchmark)
+    (found,), checks, _ = energies(recorded(host=host, windows=[sustained()]), benchmark, on_gpu=False)
     assert (found.of, found.joules, checks) == ("CPU packages", pytest.approx(500), [])
     none = recorded()
     none.spans[0].not_measured["host.package_j"] = "there is no energy counter"
-    assert energies(none, benchmark)[2] == ["there is no energy counter"]
+    assert energies(none, benchmark, on_gpu=False)[2] == ["there is no energy counter"]
     off = benchmark.model_copy(update={"energy_seconds": 0})
-    assert energies(none, off)[2] == ["the study's benchmark.energy_seconds is 0"]
+    assert energies(none, off, on_gpu=False)[2] == ["the study's benchmark.energy_seconds is 0"]
 
 
 def test_each_card_has_its_figures_over_the_rounds_and_its_memory_over_the_launch() -> None:
@@ -227,3 +229,37 @@ def test_nothing_that_was_watched_gives_nothing() -> None:
     assert watched(Telemetry(subject="a", spans=[])) is None
     assert peak_rss_bytes(Telemetry(subject="a", spans=[])) is None
     assert peak_rss_bytes(recorded(host={"rss_bytes": [None, 5e8, 7e8, *[1e8] * 37]})) == 700_000_000
+
+
+def test_a_launch_in_which_a_card_was_not_watched_is_a_doubt_even_if_another_was() -> None:
+    told, blind = recorded(card()), recorded()
+    second = blind.spans[0].model_copy(update={"launch": 1, "not_measured": {"sampler": "it ended"}})
+    both = Telemetry(subject="a", spans=[told.spans[0], second])
+    (reason,) = findings(both, LIMITS, on_gpu=True, cores=8).weak
+    assert "could not be watched all the time (it ended)" in reason
+    second.not_measured.clear()
+    reasons = findings(both, LIMITS, on_gpu=True, cores=8).weak
+    assert len(reasons) == 3 and all(reason.startswith("GPU 0 doesn't tell") for reason in reasons)
+
+
+def test_a_sampler_that_ended_before_the_last_round_is_a_doubt() -> None:
+    telemetry = recorded(card())
+    telemetry.spans[0].not_measured["sampler"] = "the driver didn't answer for 5 s"
+    (reason,) = findings(telemetry, LIMITS, on_gpu=True, cores=8).weak
+    assert "the driver didn't answer for 5 s" in reason
+
+
+@pytest.mark.parametrize("on_gpu", [True, False])
+def test_a_clock_that_is_told_as_0_is_no_clock(on_gpu: bool) -> None:
+    """Some virtual machines say so of their CPU, and of a part of a GPU."""
+    clock: Columns = {"frequency_mhz": [0] * 40}
+    telemetry = recorded(card(sm_mhz=[0] * 40), host=clock)
+    assert findings(telemetry, LIMITS, on_gpu, cores=8).unsteady == []
+
+
+def test_a_gpu_subject_has_no_energy_of_the_cpu_packages(benchmark: Benchmark) -> None:
+    """As where its card is a part of one (MIG), which NVML doesn't name."""
+    host: Columns = {"package_j": [50 * at for at in TIMES]}
+    telemetry = recorded(card(used=False), host=host, windows=[sustained()])
+    found, checks, (reason,) = energies(telemetry, benchmark, on_gpu=True)
+    assert (found, checks) == ([], []) and "no counter answered" in reason

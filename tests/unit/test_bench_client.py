@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
 
 from mock_engine import ITL_MS, TTFT_MS, MockEngine, subject
-from reproquant.bench.client import Client, Reply
+from reproquant.bench.client import Client, Reply, _understood
 from reproquant.bench.counters import Counters, metric
+from reproquant.bench.wire import Exchange
 from reproquant.engines.base import Endpoint
 from reproquant.errors import ToolError
 
@@ -165,3 +169,76 @@ def test_counters_are_read_again_until_they_have_caught_up(endpoint: Endpoint) -
             return growth.output_tokens
 
     assert asyncio.run(talk()) == TOKENS
+
+
+@contextmanager
+def always(status: int, body: bytes) -> Iterator[str]:
+    """A server that has one answer to everything."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def answer(self) -> None:
+            self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        do_GET = do_POST = answer
+
+        def log_message(self, format: str, *arguments: object) -> None:
+            """Nothing."""
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.mark.parametrize("body", [b"[1, 2]", b'"tokens"', b'{"tokens": "ids"}', b"\xff\xfe", b"null"])
+def test_a_tokenizer_that_answers_nonsense_is_told_as_a_tool_error(body: bytes) -> None:
+    async def talk(url: str) -> None:
+        async with Client(url, "steady", MockEngine.dialect, 5) as client:
+            await client.tokenize("量具")
+
+    with always(200, body) as url, pytest.raises(ToolError, match="no token ids"):
+        asyncio.run(talk(url))
+
+
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [
+        (404, b"not here"),
+        (501, b'{"error": "start it with --metrics"}'),
+        (500, b""),
+        (200, b"mock:hits_total many\n"),
+        (200, b"mock:hits_total \xff\n"),
+    ],
+)
+def test_counters_that_cannot_be_read_are_a_tool_error_and_not_taken_for_none(
+    status: int, body: bytes
+) -> None:
+    """Counters that came once and then no more would leave the growth at 0, a proof of nothing."""
+
+    async def talk(url: str) -> None:
+        async with Client(url, "steady", MockEngine.dialect, 5) as client:
+            await client.counters()
+
+    with always(status, body) as url, pytest.raises(ToolError, match="can't be read") as error:
+        asyncio.run(talk(url))
+    assert error.value.where.endswith("/metrics")
+
+
+@pytest.mark.parametrize("usage", ['"many"', "1.5", "[8]", "true"])
+def test_counts_that_are_no_numbers_are_an_error_of_the_answer(usage: str) -> None:
+    chunks = (
+        'data: {"choices": [{"text": "a"}]}',
+        f'data: {{"choices": [], "usage": {{"prompt_tokens": 8, "completion_tokens": {usage}}}}}',
+        "data: [DONE]",
+    )
+    text = "HTTP/1.1 200 OK\r\n\r\n" + "\n\n".join((*chunks, ""))
+    reply = _understood(Exchange(b"", 1, [(2, text.encode())]))
+    assert "completion_tokens" in (reply.error or "") and reply.completion_tokens is None

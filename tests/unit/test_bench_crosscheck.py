@@ -94,3 +94,9 @@ def test_a_mean_over_several_requests_is_not_compared_with_each_of_them() -> Non
 
 def test_without_a_second_path_nothing_is_compared() -> None:
     assert checks([request()]) == []
+
+
+def test_a_server_that_counts_one_token_has_no_decode_to_compare_with() -> None:
+    found = levels([told(output_tokens=1)])
+    assert found[0].server_decode_tok_per_s is None
+    assert checks([told(output_tokens=1)], native=100) != []

@@ -265,3 +265,45 @@ def test_a_tool_that_fails_is_a_doubt(prompt: Path) -> None:
 
 def test_the_tool_is_left_alone_where_the_study_wants_none(prompt: Path) -> None:
     assert run("steady", prompt, WithTool(None), native_repetitions=0).status == "ok"
+
+
+def test_where_the_fewest_are_several_each_of_them_has_a_prompt_of_its_own(prompt: Path) -> None:
+    """Warm-up sends the lowest concurrency, whatever it is: three times two and once three, then two rounds."""
+    result = run("steady", prompt, concurrencies=(2, 4), warmup_requests=9, warmup_at_most=9)
+    assert result.status == "ok", result.reasons
+    assert len(result.warmup) == 9 * 2 + 4 and len(result.requests) == 2 * 6
+    asked = [request.nonce_id for request in (*result.warmup, *result.requests)]
+    assert len(set(asked)) == len(asked)
+
+
+def test_more_prompts_than_the_text_can_tell_apart_are_refused_before_any_is_sent(prompt: Path) -> None:
+    with pytest.raises(StudyError, match="88 requests need as many different first tokens"):
+        run("steady", prompt, concurrencies=(4,), warmup_requests=20, warmup_at_most=20)
+
+
+def test_a_prompt_that_is_no_utf_8_is_refused(prompt: Path) -> None:
+    prompt.write_bytes(b"\xff\xfe")
+    with pytest.raises(StudyError, match="UTF-8"):
+        run("steady", prompt)
+
+
+class Placed(WithTool):
+    """Notes the cores of the thread that runs its tool."""
+
+    cores: frozenset[int] = frozenset()
+
+    def native(self, plan: Plan, subject: Subject, log: Path) -> NativeRun:
+        self.cores = frozenset(os.sched_getaffinity(0))
+        return super().native(plan, subject, log)
+
+
+def test_the_tool_runs_on_the_servers_cores_and_the_sampler_keeps_the_clients(
+    prompt: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cores = frozenset(os.sched_getaffinity(0))
+    client = frozenset([max(cores)])
+    servers = cores - client or cores
+    monkeypatch.setattr(session, "shares", lambda: (servers, client))
+    engine = Placed(1000 / ITL_MS)
+    run("steady", prompt, engine)
+    assert engine.cores == servers and os.sched_getaffinity(0) == cores

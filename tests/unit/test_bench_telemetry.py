@@ -186,3 +186,17 @@ def test_energy_is_told_only_if_every_card_of_the_subject_tells_it(monkeypatch: 
 def test_what_the_sampler_takes_of_a_core_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     play(monkeypatch)
     assert 0 < watch("0,1").sampler_cpu_percent < 100
+
+
+@pytest.mark.parametrize("visible", ["MIG-1234", "7"])
+def test_a_gpu_that_the_driver_does_not_name_tells_no_energy_whatever_the_cpu_tells(
+    visible: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    play(monkeypatch)
+    monkeypatch.setattr(telemetry.HostSensors, "read", lambda self, members: {"package_j": 1.0})
+    one = recorder(visible)
+    with one.span("server", 0):
+        assert not one.tells_energy()
+    one = recorder("")
+    with one.span("server", 0):
+        assert one.tells_energy()

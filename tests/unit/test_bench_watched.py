@@ -16,7 +16,7 @@ from reproquant.bench.measurement import Measurement
 from reproquant.bench.protocol import measure
 from reproquant.bench.telemetry import Telemetry
 from reproquant.engines.streamed import Streamed
-from reproquant.machine import bandwidth, host
+from reproquant.machine import bandwidth, gpu, host
 from reproquant.study import Subject
 
 WATTS = 250
@@ -52,8 +52,9 @@ def run(
     gpus: int = 1,
     weights: int = 1,
     seconds: int = 0,
+    behaviour: str = "steady",
 ) -> Measurement:
-    """Measure the steady mock on replayed cards that draw ``WATTS`` each."""
+    """Measure the mock on replayed cards that draw ``WATTS`` each."""
     begun = time.monotonic()
 
     def edit(data: dict[str, Any]) -> None:
@@ -66,7 +67,7 @@ def run(
     play(patch, edit)
     wanted = benchmark(prompt, concurrencies=(1,)).model_copy(update={"energy_seconds": seconds})
     return measure(
-        OnCards(weights), subject("steady", gpus=gpus), wanted, prompt.with_name("log"),
+        OnCards(weights), subject(behaviour, gpus=gpus), wanted, prompt.with_name("log"),
         prompt.with_name("telemetry.json"), 900,
     )  # fmt: skip
 
@@ -152,3 +153,42 @@ def test_a_decode_above_the_ceiling_is_rejected_as_impossible(
     assert result.status == "rejected" and "That is impossible" in result.reasons[0]
     assert result.ceiling and result.ceiling.decode_tok_per_s == 90 and result.ceiling.memories == 1
     assert run(monkeypatch, prompt, weights=10**9).status == "ok"
+
+
+def test_a_card_that_falls_off_the_bus_while_it_is_measured_leaves_what_was_measured(
+    prompt: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Xid 79: every question is answered with an error, and so is the handle's."""
+    lost = {"since": float("inf")}
+
+    class Lost(OnCards):
+        def stop(self) -> None:
+            lost["since"] = 0
+            super().stop()
+
+    play(monkeypatch)
+
+    def handle(index: int) -> int:
+        if time.monotonic() > lost["since"]:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)
+        return index
+
+    monkeypatch.setattr(gpu.pynvml, "nvmlDeviceGetHandleByIndex", handle, raising=False)
+    for gpus in (1, 2):
+        lost["since"] = float("inf")
+        result = measure(
+            Lost(),
+            subject("steady", gpus=gpus),
+            benchmark(prompt, concurrencies=(1,)),
+            prompt.with_name("log"),
+        )
+        assert len(result.requests) == 2 and len(result.machine["gpus"]) == 2
+
+
+def test_a_server_that_dies_under_the_sustained_load_has_failed_and_its_rounds_are_kept(
+    prompt: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its seventh request ends it: the second one after the rounds."""
+    result = run(monkeypatch, prompt, seconds=1, behaviour="dies")
+    assert result.status == "failed" and "died while it was measured" in result.reasons[0]
+    assert len(result.requests) == 2 and len(result.levels) == 1 and result.energy == []

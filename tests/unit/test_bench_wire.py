@@ -113,3 +113,11 @@ def test_half_a_head_is_no_answer_and_another_protocol_is_refused() -> None:
     assert wire.response([(1, b"HTTP/1.1 200 OK\r\n")]) is None
     with pytest.raises(ValueError):
         wire.response([(1, b"SSH-2.0\r\n\r\n")])
+
+
+def test_a_server_that_answers_nobody_is_given_up_once_and_not_once_for_each_request() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        begun = time.monotonic()
+        _, told = wire.exchange(listener.getsockname()[:2], [REQUEST] * 4, timeout_s=0.5)
+    assert time.monotonic() - begun < 1.4
+    assert all(each.error for each in told)

@@ -43,3 +43,9 @@ def test_a_text_with_too_few_different_tokens_for_all_requests_is_refused() -> N
 
 def test_the_digest_of_ids_is_that_of_their_json_list() -> None:
     assert digest_of_ids((1, 2)) == digest_of_ids([1, 2]) != digest_of_ids([2, 1])
+
+
+def test_a_sustained_load_goes_on_when_every_pair_of_first_tokens_was_sent() -> None:
+    prompts = Prompts([3, 1, 3, 1], length=4, count=2, seed=1)
+    sent = [prompts.repeated().ids for _ in range(5)]
+    assert len(set(sent)) == 4 and sent[4] == sent[0]

@@ -182,6 +182,18 @@ def test_a_version_that_refuses_with_other_words_is_noticed(tmp_path: Path) -> N
     assert any("Wanted capability: 80" in sentence for sentence in wrong)
 
 
+@pytest.mark.parametrize(
+    ("minimum", "words"),
+    [("None", "can be found"), ("'80'", "can be found"), ("8 0", r"can't parse .*fp8\.py")],
+)
+def test_a_source_that_is_laid_out_otherwise_is_refused_in_words(
+    minimum: str, words: str, tmp_path: Path
+) -> None:
+    """A minimum that is no number; and a syntax that this Python doesn't know, as a newer one may have."""
+    with pytest.raises(FormatError, match=words):
+        read(wheel(tmp_path, minimum=minimum))  # type: ignore[arg-type]
+
+
 def test_what_holds_no_vllm_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FormatError, match="holds no vLLM"):
         read(tmp_path)

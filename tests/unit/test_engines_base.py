@@ -6,12 +6,14 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
 
 from mock_engine import MockEngine, subject
+from reproquant.engines import base
 from reproquant.engines.base import Plan
 from reproquant.engines.refusals import Unsupported
 from reproquant.errors import ToolError
@@ -124,3 +126,35 @@ def test_a_tool_that_fails_or_hangs_is_told_and_nothing_of_it_is_left(
     with pytest.raises(ToolError, match=words):
         engine._run_tool(command, engine.plan(subject("steady")), tmp_path / "log", work_s=0.1)
     assert group_members(int((tmp_path / "group").read_text())) == []
+
+
+def test_a_daemon_that_does_not_answer_keeps_a_stop_no_longer_than_it_may_take(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(base, "END_S", 0.3)
+    engine = MockEngine()
+    planned = engine.plan(subject("steady"))
+    engine.launch(replace(planned, ending=("/bin/sh", "-c", "sleep 5")), tmp_path / "log")
+    started = time.monotonic()
+    with pytest.raises(ToolError, match="remain"):
+        engine.stop()
+    assert time.monotonic() - started < 3
+
+
+def test_a_container_tool_that_is_gone_is_an_error_of_the_stop_and_no_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(base, "END_S", 0.3)
+    engine = MockEngine()
+    planned = engine.plan(subject("steady"))
+    engine.launch(replace(planned, ending=(str(tmp_path / "gone"), "rm")), tmp_path / "log")
+    with pytest.raises(ToolError, match="remain"):
+        engine.stop()
+
+
+def test_what_a_tool_leaves_behind_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(base, "END_S", 0.3)
+    engine = MockEngine()
+    plan = replace(engine.plan(subject("steady")), ending=("/bin/sh", "-c", "exit 1"))
+    with pytest.raises(ToolError, match="remain"):
+        engine._run_tool(("/bin/true",), plan, tmp_path / "log", work_s=1)

@@ -123,3 +123,20 @@ def test_the_tool_runs_once_for_each_length_and_gets_the_engine_that_the_first_h
         "bench latency --model M --output-len 1 --output-json OUT/1.json 1",
         "bench latency --model M --output-len 128 --output-json OUT/128.json 1",
     ], done.stderr
+
+
+@pytest.mark.parametrize("samples", ["null", "[null]", "[]", "[0, 0]", "7"])
+def test_samples_that_are_no_speeds_are_told(samples: str, tmp_path: Path) -> None:
+    (tmp_path / "log").write_text(f'{{"samples_ts": {samples}}}\n')
+    with pytest.raises(ToolError, match="no figures"):
+        samples_of_llama_bench(tmp_path / "log", 0)
+
+
+@pytest.mark.parametrize(
+    "data", ["[]", "7", '{"latencies": []}', '{"latencies": [null]}', '{"latencies": [0]}']
+)
+def test_latencies_that_are_none_are_told(data: str, tmp_path: Path) -> None:
+    (tmp_path / "1.json").write_text(data)
+    (tmp_path / "128.json").write_text('{"latencies": [1.0]}')
+    with pytest.raises(ToolError, match="no figures"):
+        speeds_of_vllm_bench(tmp_path / "1.json", tmp_path / "128.json", 512, 128)

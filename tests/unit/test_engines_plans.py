@@ -90,6 +90,16 @@ def test_with_two_gpus_llama_server_gets_them_and_the_split_mode(
     assert plan.command[-2:] == ("-fa", "on")
 
 
+def test_a_number_names_the_card_to_an_engine_that_it_names_to_the_sampler(
+    llama: LlamaServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CUDA numbers different cards by their speed, unless it is told to do as NVML."""
+    monkeypatch.setenv("CUDA_DEVICE_ORDER", "FASTEST_FIRST")
+    for plan in (llama.plan(subject("llama_cpp", gpus=1)), vllm(tmp_path).plan(subject("vllm", gpus=1))):
+        assert plan.environment_variables["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+    assert "CUDA_DEVICE_ORDER" not in llama.plan(subject("llama_cpp")).environment_variables
+
+
 def test_the_size_of_what_is_served_is_that_of_the_weights_alone(llama: LlamaServer, tmp_path: Path) -> None:
     assert llama.artifact_bytes == 5
     (tmp_path / "a.safetensors").write_bytes(b"123")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import platform
 import socket
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import nvml_replay
+from reproquant.errors import ToolError
 from reproquant.files import repository
 from reproquant.machine import gpu, host
 
@@ -59,10 +59,6 @@ def test_a_containers_cpu_quota_is_read_in_both_versions_of_cgroups(
     assert host._cpu_quota(tmp_path) == quota
 
 
-def test_the_memory_of_a_process_group_is_at_least_this_process() -> None:
-    assert host.rss_bytes(host.group_members(os.getpgid(0))) > 10_000_000
-
-
 def test_store_checkout_and_home_are_replaced_in_nested_data(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/someone")
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
@@ -98,3 +94,14 @@ def test_visible_devices_are_taken_from_those_that_a_scheduler_gave(monkeypatch:
     assert (gpu.visible_devices(1), gpu.visible_devices(0)) == ("3", "")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     assert gpu.visible_devices(2) == "0,1"
+
+
+@pytest.mark.parametrize("given", ["3", ""])
+def test_fewer_devices_than_a_subject_has_are_refused_and_not_measured_as_all(
+    given: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A split by layers would run on what there is."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", given)
+    with pytest.raises(ToolError, match=f"'{given}' shows"):
+        gpu.visible_devices(2)
+    assert gpu.visible_devices(0) == ""

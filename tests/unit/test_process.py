@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -37,3 +38,21 @@ def test_a_program_is_ended_when_who_hears_it_fails(tmp_path: Path) -> None:
     endless = "import time\nprint('one', flush=True)\ntime.sleep(600)"
     with pytest.raises(RuntimeError, match="one"):
         process.run([sys.executable, "-c", endless], tmp_path / "log", tell=refuse)
+
+
+class Stuck(subprocess.Popen[bytes]):
+    """A process that hangs in a driver: no signal ends it."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        assert timeout is not None, "it would be waited for forever"
+        raise subprocess.TimeoutExpired("stuck", timeout)
+
+
+def test_a_process_that_no_signal_ends_is_not_waited_for_forever() -> None:
+    with subprocess.Popen(["sleep", "60"], start_new_session=True) as real:
+        stuck = Stuck(["true"], start_new_session=True)
+        stuck.pid, pid = real.pid, stuck.pid
+        process.stop_group(stuck, grace_s=0.1)
+        stuck.pid = pid
+        subprocess.Popen.wait(stuck)
+        assert real.wait(5) < 0

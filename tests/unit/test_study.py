@@ -103,6 +103,8 @@ REFUSED = {
         "vllm-int3",
         ["benchmark.baseline", "vllm-int3", "vllm-fp16-tp1"],
     ),
+    "no concurrency": ("benchmark.concurrencies", [], ["benchmark", "no concurrency"]),
+    "a concurrency named twice": ("benchmark.concurrencies", [1, 4, 1], ["benchmark", "1 stands twice"]),
     "an unknown artifact": ("subjects.0.artifact", "Q2_K", ["subjects.0.artifact", "Q2_K"]),
     "an unknown quantization": ("gguf.quantizations", ["q4"], ["gguf.quantizations.0", "Q4_K_M"]),
     "a subject with too many GPUs": ("subjects.0.gpus", 8, ["subjects.0.gpus", "machine.gpus is 2"]),

@@ -10,12 +10,19 @@ from reproquant.engines.base import Engine
 from reproquant.study import Benchmark, Subject
 
 
-def measure_again(engine: Engine, baseline: Subject, benchmark: Benchmark, log: Path) -> Measurement:
+def measure_again(
+    engine: Engine,
+    baseline: Subject,
+    benchmark: Benchmark,
+    log: Path,
+    bandwidth_gb_per_s: float | None = None,
+) -> Measurement:
     """The baseline's decode once more: the study's rounds in one launch, of the lowest concurrency only.
 
     The server is the same as before, slots for higher concurrencies included,
     and energy and the engine's own tool are left out. A server that breaks gives ``failed``,
-    as in ``measure``, and stops nothing: then nothing is known of a drift.
+    as in ``measure``, and stops nothing: then nothing is known of a drift. ``bandwidth_gb_per_s``
+    is as there, so that the same decode isn't impossible the second time.
     """
     short = {
         "concurrencies": (min(benchmark.concurrencies),),
@@ -24,4 +31,4 @@ def measure_again(engine: Engine, baseline: Subject, benchmark: Benchmark, log: 
         "native_repetitions": 0,
         "energy_seconds": 0,
     }
-    return measure(engine, baseline, benchmark.model_copy(update=short), log)
+    return measure(engine, baseline, benchmark.model_copy(update=short), log, None, bandwidth_gb_per_s)

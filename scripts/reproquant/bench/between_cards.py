@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from reproquant.bench.measurement import BetweenCards, CardLinks, Pair, Said
 from reproquant.engines.between_cards import said
-from reproquant.machine import gpu, host
-from reproquant.machine.links import links
+from reproquant.machine import host
+from reproquant.machine.links import Links
 
 
-def between_cards(visible: str, engine: str, log: str) -> BetweenCards:
-    """The links among the cards that ``visible`` names, as NVML tells them, and what the engine's log says.
-
-    ``visible`` is a ``CUDA_VISIBLE_DEVICES``. Without an NVIDIA driver there are no cards.
-    """
-    shown = gpu.indices(visible, [card.uuid for card in gpu.gpus()])
-    found = links()
+def between_cards(shown: Sequence[int], found: Links, engine: str, log: str) -> BetweenCards:
+    """The links among the cards at these places in NVML's order, and what the engine's log says."""
     return BetweenCards(
         cards=[
             CardLinks(index=index, nvlinks=owned, active=active)

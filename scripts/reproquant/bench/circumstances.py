@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from statistics import median
+from typing import Literal
 
 from reproquant.bench.checks import Findings
 from reproquant.bench.measurement import CardFigures, Check, Energy, HostFigures, Watched
@@ -60,26 +61,28 @@ def findings(telemetry: Telemetry, limits: Limits, on_gpu: bool, cores: int) -> 
         found.weak += _others_busy(spans, limits, cores)
         return found
     used = sorted({card.index for span in spans for card in span.cards if card.used})
-    if not used:
-        trouble = next(
-            (span.not_measured["sampler"] for span in spans if "sampler" in span.not_measured), None
-        )
+    trouble = [span.not_measured["sampler"] for span in spans if "sampler" in span.not_measured]
+    if trouble or not used:
         found.weak.append(
-            f"The GPUs could not be watched ({trouble or 'the driver shows none of them'}): whether they "
-            "were hot, slowed down or shared is unknown."
+            f"The GPUs could not be watched{' all the time' if used else ''} "
+            f"({trouble[0] if trouble else 'the driver shows none of them'}): whether they were hot, slowed "
+            "down or shared is unknown."
         )
     for index in used:
         found.wrong += _card_reasons(spans, index, limits)
         found.unsteady += _clock_reasons(spans, index, limits)
-        found.weak += _blind_spots(spans, index)
+        found.weak += dict.fromkeys(_blind_spots(spans, index))
     return found
 
 
-def energies(telemetry: Telemetry, benchmark: Benchmark) -> tuple[list[Energy], list[Check], list[str]]:
+def energies(
+    telemetry: Telemetry, benchmark: Benchmark, on_gpu: bool
+) -> tuple[list[Energy], list[Check], list[str]]:
     """Tokens per joule of each sustained window, the counter against the integral, and why there is none.
 
     On a GPU the energy is that of the subject's cards, without the rest of the
-    machine. A counter beyond ``energy_flag_percent`` from the integral gives no figure.
+    machine; a card that NVML doesn't name, such as a part of one, has none. A
+    counter beyond ``energy_flag_percent`` from the integral gives no figure.
     """
     found: list[Energy] = []
     checks: list[Check] = []
@@ -88,7 +91,7 @@ def energies(telemetry: Telemetry, benchmark: Benchmark) -> tuple[list[Energy], 
         for window in span.windows:
             if window.kind != "sustained":
                 continue
-            counter, integral = _joules(span, window)
+            counter, integral = _joules(span, window, on_gpu)
             check = _energy_check(window, counter, integral, benchmark.limits)
             checks += [check] if check else []
             joules = integral if counter is None else counter
@@ -97,9 +100,9 @@ def energies(telemetry: Telemetry, benchmark: Benchmark) -> tuple[list[Energy], 
             elif not joules:
                 reasons.append(f"at concurrency {window.concurrency} no counter answered or moved")
             else:
-                found.append(_energy(span, window, joules, "integral" if counter is None else "counter"))
+                found.append(_energy(window, joules, "integral" if counter is None else "counter", on_gpu))
     if not found and not reasons:
-        reasons.append(_why_no_energy(telemetry, benchmark))
+        reasons.append(_why_no_energy(telemetry, benchmark, on_gpu))
     return found, checks, reasons
 
 
@@ -185,7 +188,10 @@ def _card_reasons(spans: Sequence[Span], index: int, limits: Limits) -> Iterator
 
 
 def _clock_reasons(spans: Sequence[Span], index: int | None, limits: Limits) -> Iterator[str]:
-    """A sentence for each concurrency whose rounds' median clock moved; no index means the CPU's."""
+    """A sentence for each concurrency whose rounds' median clock moved; no index means the CPU's.
+
+    Virtual machines tell a clock of 0, which is none.
+    """
     whose, name = (
         ("the CPU's clock", "frequency_mhz") if index is None else (f"GPU {index}'s clock", "sm_mhz")
     )
@@ -196,7 +202,7 @@ def _clock_reasons(spans: Sequence[Span], index: int | None, limits: Limits) -> 
             for window in _rounds(span)
             if window.concurrency == concurrency
             and (columns := span.host if index is None else getattr(_card(span, index), "columns", {}))
-            and (values := _between(span, columns, name, window.start_s, window.end_s))
+            and (values := [*filter(None, _between(span, columns, name, window.start_s, window.end_s))])
         ]
         if medians and 100 * (moved := spread(summarize(medians))) > limits.clock_percent:
             yield (
@@ -206,12 +212,12 @@ def _clock_reasons(spans: Sequence[Span], index: int | None, limits: Limits) -> 
 
 
 def _blind_spots(spans: Sequence[Span], index: int) -> Iterator[str]:
-    for name, what in GATES.items():
-        if not _card_values(spans, index, name):
-            words = next(
-                (w for span in spans if (w := span.not_measured.get(f"cards.{index}.{name}"))), "no sample"
-            )
-            yield f"GPU {index} doesn't tell {name.replace('_', ' ')} ({words}): {what} is unknown."
+    """What a card didn't tell in any of the launches; those whose sampler ended are told elsewhere."""
+    for span in spans:
+        for name, what in GATES.items():
+            if "sampler" not in span.not_measured and not _card_values([span], index, name):
+                words = span.not_measured.get(f"cards.{index}.{name}", "no sample")
+                yield f"GPU {index} doesn't tell {name.replace('_', ' ')} ({words}): {what} is unknown."
 
 
 def _others_busy(spans: Sequence[Span], limits: Limits, cores: int) -> Iterator[str]:
@@ -226,10 +232,10 @@ def _others_busy(spans: Sequence[Span], limits: Limits, cores: int) -> Iterator[
         )
 
 
-def _joules(span: Span, window: Window) -> tuple[float | None, float | None]:
+def _joules(span: Span, window: Window, on_gpu: bool) -> tuple[float | None, float | None]:
     """Energy of a window by counter and by integral, all cards of the subject; None where one has none."""
     cards = [card for card in span.cards if card.used]
-    if not cards:
+    if not on_gpu:
         return _growth(span, span.host.get("package_j"), window), None
     counters = [_growth(span, card.columns.get("energy_j"), window) for card in cards]
     integrals = [_integral(span, card.columns.get("power_w"), window) for card in cards]
@@ -291,11 +297,11 @@ def _energy_check(
     )  # fmt: skip
 
 
-def _energy(span: Span, window: Window, joules: float, source: str) -> Energy:
+def _energy(window: Window, joules: float, source: Literal["counter", "integral"], on_gpu: bool) -> Energy:
     return Energy(
         concurrency=window.concurrency,
-        source="counter" if source == "counter" else "integral",
-        of="GPUs" if any(card.used for card in span.cards) else "CPU packages",
+        source=source,
+        of="GPUs" if on_gpu else "CPU packages",
         joules=joules,
         seconds=window.end_s - window.start_s,
         output_tokens=window.output_tokens,
@@ -303,10 +309,10 @@ def _energy(span: Span, window: Window, joules: float, source: str) -> Energy:
     )
 
 
-def _why_no_energy(telemetry: Telemetry, benchmark: Benchmark) -> str:
+def _why_no_energy(telemetry: Telemetry, benchmark: Benchmark, on_gpu: bool) -> str:
     if not benchmark.energy_seconds:
         return "the study's benchmark.energy_seconds is 0"
     missing = {name: words for span in _of_servers(telemetry) for name, words in span.not_measured.items()}
-    used = any(card.used for span in _of_servers(telemetry) for card in span.cards)
-    names = [name for name in missing if name.endswith(("energy_j", "power_w") if used else "package_j")]
-    return "; ".join(dict.fromkeys(missing[name] for name in names)) or "no window was long enough"
+    wanted = ("sampler", "energy_j", "power_w") if on_gpu else ("sampler", "package_j")
+    words = [missing[name] for name in missing if name.endswith(wanted)]
+    return "; ".join(dict.fromkeys(words)) or "no load of requests without a pause came to its end"

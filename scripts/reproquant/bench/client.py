@@ -74,7 +74,7 @@ class Client:
             async with self._session.post(f"{self._url}/tokenize", json=body) as response:
                 answer = await response.text()
                 tokens = json.loads(answer)["tokens"] if response.status == 200 else None
-        except (*REFUSED_BY_NETWORK, ValueError, KeyError) as error:
+        except (*REFUSED_BY_NETWORK, ValueError, KeyError, TypeError) as error:
             answer, tokens = repr(error), None
         if not isinstance(tokens, list) or not all(isinstance(token, int) for token in tokens):
             raise ToolError(
@@ -105,8 +105,9 @@ class Client:
             return Counters()
         try:
             async with self._session.get(f"{self._url}/metrics") as response:
+                response.raise_for_status()
                 return read_counters(await response.text(), self._dialect)
-        except REFUSED_BY_NETWORK as error:
+        except (*REFUSED_BY_NETWORK, ValueError) as error:
             raise ToolError(
                 f"{self._url}/metrics", f"it can't be read: {error!r}", "see the server's log"
             ) from error
@@ -201,21 +202,28 @@ def _take(reply: Reply, events: Sequence[Piece]) -> str | None:
 
 def _tokens_so_far(first: dict[str, Any]) -> int:
     """Tokens out with the first chunk: llama-server's ``timings`` or vLLM's ``token_ids`` tell, else 1."""
-    told = (first.get("timings") or {}).get("predicted_n") or len(first["choices"][0].get("token_ids") or ())
-    return max(1, told)
+    told = _count(first.get("timings") or {}, "predicted_n")
+    return max(1, told or len(first["choices"][0].get("token_ids") or ()))
 
 
 def _take_counts(chunk: dict[str, Any], reply: Reply) -> None:
     """Keep the latest counts, chunks coming from the end: vLLM has them in one of their own, at the end."""
     if (usage := chunk.get("usage")) and reply.completion_tokens is None:
-        reply.prompt_tokens = usage["prompt_tokens"]
-        reply.completion_tokens = usage["completion_tokens"]
-        details = usage.get("prompt_tokens_details") or {}
-        reply.cached_tokens = details.get("cached_tokens")
+        reply.prompt_tokens = _count(usage, "prompt_tokens")
+        reply.completion_tokens = _count(usage, "completion_tokens")
+        reply.cached_tokens = _count(usage.get("prompt_tokens_details") or {}, "cached_tokens")
     timings = chunk.get("timings") or {}
     if "cache_n" in timings:
-        reply.cached_tokens = timings["cache_n"]
+        reply.cached_tokens = _count(timings, "cache_n")
     reply.server = reply.server or _server_times(timings, chunk.get("metrics") or {})
+
+
+def _count(told: dict[str, Any], name: str) -> int | None:
+    """A count that the server tells, null if it doesn't; raises TypeError for what is no whole number."""
+    value = told.get(name)
+    if value is None or type(value) is int:
+        return value
+    raise TypeError(f"{name} is {value!r}")
 
 
 def _server_times(timings: dict[str, Any], metrics: dict[str, Any]) -> ServerTimes | None:

@@ -215,7 +215,7 @@ class BetweenCards(Part):
 
 
 class Bandwidth(Part):
-    """The bandwidth of a memory, measured just before the server started; GB are 1e9 bytes."""
+    """The bandwidth of a memory, measured when the server is gone; GB are 1e9 bytes."""
 
     gb_per_s: float = Field(description="the best repetition; of the slowest card if there are several")
     how: str

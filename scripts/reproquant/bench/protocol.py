@@ -28,6 +28,7 @@ from reproquant.engines.refusals import Unsupported
 from reproquant.errors import FormatError, StudyError, ToolError
 from reproquant.files import canonical_json, repository, sha256_file, write_text
 from reproquant.machine import bandwidth, gpu, host
+from reproquant.machine.links import links
 from reproquant.study import Benchmark, Subject
 
 
@@ -45,18 +46,22 @@ def measure(
     server that doesn't start or dies gives ``failed`` with what was measured
     until then, an untrustworthy run ``rejected``. The sampler's samples go to
     ``telemetry``. ``bandwidth_gb_per_s`` is that of one GPU's memory by its data
-    sheet. Raises StudyError for a workload that can't be measured.
+    sheet, and nothing to a subject without GPUs. The cards are described before the
+    start: one that falls off the bus under load can't be asked any more. Raises
+    StudyError for a workload that can't be measured, and ToolError if the driver
+    gives an error for a card before the start, or shows fewer than the subject has.
     """
     if benchmark.output_tokens < 2:
         raise StudyError("benchmark.output_tokens", "one token has no decode step to time", "give at least 2")
     plan = engine.plan(subject)
     begun = log.stat().st_size if log.exists() else 0
+    cards, joined = gpu.gpus(), links() if subject.gpus > 1 else None
     session = run(engine, plan, subject, benchmark, log)
     if telemetry:
         write_text(telemetry, canonical_json(session.telemetry.model_dump(mode="json")) + "\n")
-    visible = plan.visible(subject.gpus)
-    between = between_cards(visible, engine.name, _since(log, begun)) if subject.gpus > 1 else None
-    return _written_down(engine, plan, subject, benchmark, session, bandwidth_gb_per_s, between)
+    shown = gpu.indices(plan.visible(subject.gpus), [card.uuid for card in cards])
+    between = between_cards(shown, joined, engine.name, _since(log, begun)) if joined else None
+    return _written_down(engine, plan, subject, benchmark, session, bandwidth_gb_per_s, cards, between)
 
 
 def _since(log: Path, begun: int) -> str:
@@ -70,13 +75,14 @@ def _written_down(
     benchmark: Benchmark,
     session: Session,
     bandwidth_gb_per_s: float | None,
+    cards: Sequence[gpu.Gpu],
     between: BetweenCards | None,
 ) -> Measurement:
+    on_gpu = subject.gpus > 0
     found = levels(session.requests)
     checks = cross_checks(found, session.requests, session.rounds, session.native, benchmark.limits)
-    energy, of_energy, no_energy = circumstances.energies(session.telemetry, benchmark)
+    energy, of_energy, no_energy = circumstances.energies(session.telemetry, benchmark, on_gpu)
     checks += of_energy
-    on_gpu = subject.gpus > 0
     seen = circumstances.findings(session.telemetry, benchmark.limits, on_gpu, os.cpu_count() or 1)
     top = _ceiling(engine, subject, benchmark, found, bandwidth_gb_per_s, seen)
     watched = circumstances.watched(session.telemetry, no_energy)
@@ -105,10 +111,10 @@ def _written_down(
         reasons=host.without_private_paths(reasons),
         evidence=host.without_private_paths(_evidence(session)),
         expected=subject.expected,
-        hardware="gpu" if subject.gpus else "cpu",
+        hardware="gpu" if on_gpu else "cpu",
         machine={
             "host": host.describe(),
-            "gpus": [item.describe() for item in gpu.gpus()],
+            "gpus": [card.describe() for card in cards],
             "busy_share_before": round(session.busy_share, 3),
             "client_cores": session.client_cores,
         },
@@ -158,9 +164,8 @@ def _ceiling(
         measured, why_not = _bandwidth(subject), None
     except ToolError as error:
         measured, why_not = None, f"no bandwidth was measured: {error.reason}"
-    top, impossible = ceiling(
-        streamed, engine.artifact_bytes, found, benchmark, bandwidth_gb_per_s, measured, why_not
-    )
+    sheet = bandwidth_gb_per_s if subject.gpus else None
+    top, impossible = ceiling(streamed, engine.artifact_bytes, found, benchmark, sheet, measured, why_not)
     seen.wrong += [impossible] if impossible else []
     return top
 

@@ -18,7 +18,7 @@ from reproquant.bench.telemetry import Recorder, Telemetry
 from reproquant.bench.workload import Prompts, digest_of_ids
 from reproquant.engines.base import Endpoint, Engine, Plan
 from reproquant.engines.refusals import Unsupported
-from reproquant.errors import ToolError
+from reproquant.errors import StudyError, ToolError
 from reproquant.files import repository
 from reproquant.machine import host
 from reproquant.study import Benchmark, Subject
@@ -90,7 +90,7 @@ def _follow(engine: Engine, plan: Plan, course: _Course, log: Path) -> None:
         session.failure = failure
         return
     if benchmark.native_repetitions:
-        with course.recorder.span("native tool"):
+        with course.recorder.span("native tool"), pinned(shares()[0]):
             _ask_native_tool(engine, plan, course.subject, log, session)
 
 
@@ -127,22 +127,22 @@ def _serve(engine: Engine, plan: Plan, launch: int, course: _Course, log: Path) 
 
 
 async def _talk(engine: Engine, endpoint: Endpoint, launch: int, course: _Course) -> None:
-    session = course.session
     async with Client(
         endpoint.url, course.subject.name, engine.dialect, course.benchmark.request_timeout_s
     ) as client:
+        dies_within_s = 0.0
         try:
             await course.follow(client, launch)
         except _Broken:
-            pass
+            dies_within_s = DEATH_S
         except ToolError as error:
             raise (engine.failure(DEATH) if engine.died(DEATH_S) else error) from None
-        if engine.died(within_s=DEATH_S if session.broken else 0):
+        if engine.died(dies_within_s):
             raise engine.failure(DEATH)
 
 
 class _Broken(Exception):
-    """A request ended in an error: it stands in the session, and nothing more is sent."""
+    """A request ended in an error: the session tells it, and nothing more is sent."""
 
 
 class _Course:
@@ -182,10 +182,12 @@ class _Course:
     async def _cut_prompts(self, client: Client) -> Prompts:
         """The prompts of all launches, from the server's own ids of the study's text."""
         benchmark = self.benchmark
-        ids = await client.tokenize((repository() / benchmark.prompt).read_text(encoding="utf-8"))
+        ids = await client.tokenize(_text(benchmark.prompt))
         self.session.ids_sha256 = digest_of_ids(ids)
-        warmup = max(benchmark.warmup_requests, benchmark.warmup_at_most) + sum(benchmark.concurrencies)
-        rounds = max(benchmark.rounds, benchmark.rounds_if_unsteady) * sum(benchmark.concurrencies)
+        fewest, together = min(benchmark.concurrencies), sum(benchmark.concurrencies)
+        groups = max(benchmark.warmup_requests, benchmark.warmup_at_most)
+        warmup = groups * fewest + together - fewest
+        rounds = max(benchmark.rounds, benchmark.rounds_if_unsteady) * together
         count = benchmark.launches * warmup + rounds
         return Prompts(ids, benchmark.prompt_tokens, count, benchmark.seed)
 
@@ -236,7 +238,7 @@ class _Course:
     async def _sustain(self, client: Client, size: int, seconds: int) -> None:
         """Batch after batch for the sake of energy alone, until they make a window of that many seconds.
 
-        What goes wrong here is a doubt: the rounds stand without it.
+        What goes wrong here is a doubt, the rounds stand without it; raises _Broken where it was an error.
         """
         assert self._prompts is not None
         benchmark, count = self.benchmark, 0
@@ -252,6 +254,8 @@ class _Course:
                     f"At concurrency {size} a request of the sustained load wasn't answered as asked, so "
                     f"there is no energy: {wrong[0].error or 'other counts, or tokens from a cache'}."
                 )
+                if wrong[0].error:
+                    raise _Broken
                 return
             start_ns, end_ns, count = start_ns or released_ns, _end_ns(replies), count + size
         await self._growth(client, count * benchmark.output_tokens)
@@ -270,6 +274,16 @@ class _Course:
 
     def _is_unsteady(self) -> bool:
         return bool(unsteady_reasons(levels(self.session.requests), self.benchmark.limits))
+
+
+def _text(prompt: str) -> str:
+    """The study's prompt text; raises StudyError if the file can't be read as text."""
+    try:
+        return (repository() / prompt).read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise StudyError(
+            "benchmark.prompt", f"{prompt} is no UTF-8 text: {error}", "give a UTF-8 file"
+        ) from error
 
 
 def _movement(groups: Sequence[Sequence[Request]]) -> float:

@@ -85,7 +85,9 @@ def _level(concurrency: int, rounds: Sequence[Round]) -> Level:
 
 
 def _timed_by_server(request: Request) -> bool:
-    return request.server is not None and request.server.prefill_ms > 0 and request.server.decode_ms > 0
+    """Whether the server told times and, if at all, a count of tokens that can be divided by each other."""
+    told = request.server
+    return told is not None and told.prefill_ms > 0 and told.decode_ms > 0 and (told.output_tokens or 2) > 1
 
 
 def _medians(figure: Callable[[Request], float], rounds: Sequence[Round]) -> Summary:

@@ -209,9 +209,9 @@ class _Sampler:
         rows = self._rows[-SLOW:]
         if not rows or self._trouble:
             return False
-        if not self._used:
+        if not self._visible:
             return any(row.host.get("package_j") is not None for row in rows)
-        return all(
+        return bool(self._used) and all(
             any(row.cards[index].get(name) is not None for row in rows for name in ("energy_j", "power_w"))
             for index in self._used
         )

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 SO_TIMESTAMPNS = 35  # Linux's asm-generic/socket.h; Python's socket module doesn't name it
 TIMESPEC = struct.Struct("@ll")
 READ_BYTES = 65536
+SHORTEST_S = 0.001
 END_OF_HEAD = b"\r\n\r\n"
 
 Piece = tuple[int, bytes]
@@ -51,16 +52,19 @@ def exchange(
 
     Returns the moment of release (monotonic ns) and the exchanges in the order of
     the requests, which must ask for ``Connection: close``. What goes wrong with
-    one stands in its ``error``. ``timeout_s`` counts from the release. The garbage
-    collector is off: it could stop the reading for milliseconds.
+    one stands in its ``error``. ``timeout_s`` counts from the release; before it, all
+    connections together have as long. The garbage collector is off: it could stop
+    the reading for milliseconds.
     """
     exchanges = [Exchange(request, 0) for request in requests]
     connections: dict[int, tuple[socket.socket, Exchange]] = {}
     gc.disable()
+    connected_by_s = time.monotonic() + timeout_s
     try:
         for each in exchanges:
             with _kept(each):
-                connection = _connect(address, timeout_s)
+                connection = _connect(address, max(SHORTEST_S, connected_by_s - time.monotonic()))
+                connection.settimeout(timeout_s)
                 connections[connection.fileno()] = connection, each
         released_ns = time.monotonic_ns()
         for each in exchanges:

@@ -28,7 +28,7 @@ class Prompts:
     tokens, none special. As a cache is looked up from a prompt's first token
     on, a different one makes every prompt a miss. Measured prompts are the
     text's beginning, the same work every time; warm-up prompts are windows from
-    anywhere else in it. The order of the calls decides which nonce comes next,
+    anywhere in it. The order of the calls decides which nonce comes next,
     so equal seeds and equal protocols give equal prompts.
 
     Raises StudyError if the text has fewer ids than a prompt, or fewer
@@ -67,10 +67,12 @@ class Prompts:
     def repeated(self) -> Prompt:
         """The next prompt of a sustained load: no two alike within their first two tokens.
 
-        There may be far more of them than distinct first tokens.
+        There may be far more of them than distinct first tokens. They begin again
+        when every pair of these was sent.
         """
-        number = self._repeated = self._repeated + 1
-        pair = self._distinct[number % len(self._distinct)], self._distinct[number // len(self._distinct)]
+        self._repeated += 1
+        second, first = divmod(self._repeated, len(self._distinct))
+        pair = self._distinct[first], self._distinct[second % len(self._distinct)]
         return Prompt((*pair, *self._ids)[: self._length])
 
     def _cut(self, start: int) -> Prompt:

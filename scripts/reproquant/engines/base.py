@@ -137,7 +137,8 @@ class Engine(ABC):
         """Run the engine's own tool to its end; whatever it starts ends with it, or with this process.
 
         ``work_s`` is the time that it may take once it is ready, for which it has
-        as long as a server. Raises ToolError if it fails or takes longer.
+        as long as a server. Raises ToolError if it fails, takes longer, or leaves
+        something running.
         """
         limit_s = self._start_timeout_s + work_s
         tool = self._tool = spawn(with_cores(command), log, plan.environment_variables)
@@ -150,9 +151,7 @@ class Engine(ABC):
             stop_group(tool)
             self._tool = None
             warden.dismiss()
-            deadline = time.monotonic() + END_S
-            while (group_members(tool.pid) or not _ended(plan.ending)) and time.monotonic() < deadline:
-                time.sleep(POLL_S)
+            _insist_on_the_end(f"{self.name}'s tool", tool.pid, plan.ending)
         if code:
             raise ToolError(log, f"it ended with code {code}", "see the log")
 
@@ -186,8 +185,8 @@ class Engine(ABC):
     def stop(self) -> None:
         """End the server, its whole process group and its container; return when its port is free again.
 
-        Raises ToolError if that isn't so within ten seconds: what is left
-        would disturb the next measurement.
+        Raises ToolError if that isn't so within ten seconds, or twice that where
+        a container's daemon doesn't answer.
         """
         if self._process is None:
             return
@@ -196,15 +195,7 @@ class Engine(ABC):
         self._process = None
         if self._warden:
             self._warden.dismiss()
-        deadline = time.monotonic() + END_S
-        while (members := group_members(group)) or not _ended(self._ending) or not _is_free(self._port):
-            if time.monotonic() > deadline:
-                raise ToolError(
-                    f"{self.name} server",
-                    f"after its end, port {self._port}, its container or the processes {members} remain",
-                    "end them before the next measurement",
-                )
-            time.sleep(POLL_S)
+        _insist_on_the_end(f"{self.name} server", group, self._ending, self._port)
 
     @property
     def process_group(self) -> int | None:
@@ -267,9 +258,31 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def _insist_on_the_end(what: str, group: int, ending: Sequence[str], port: int | None = None) -> None:
+    """Wait until nothing of a program remains; raises ToolError if something does after ``END_S`` seconds.
+
+    What is left would disturb the next measurement.
+    """
+    deadline = time.monotonic() + END_S
+    while (members := group_members(group)) or not _ended(ending) or not (port is None or _is_free(port)):
+        if time.monotonic() > deadline:
+            raise ToolError(
+                what,
+                f"after its end, its container, its port or the processes {members} remain",
+                "end them before the next measurement",
+            )
+        time.sleep(POLL_S)
+
+
 def _ended(ending: Sequence[str]) -> bool:
     """Run the command that ends what is left; whether nothing is."""
-    return not ending or subprocess.run(ending, capture_output=True, check=False).returncode == 0
+    try:
+        return (
+            not ending
+            or subprocess.run(ending, capture_output=True, check=False, timeout=END_S).returncode == 0
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
 
 
 def _is_free(port: int) -> bool:

@@ -9,7 +9,7 @@ from reproquant.engines.base import LOOPBACK, PORT, Dialect, Engine, Plan
 from reproquant.engines.between_cards import handed_on
 from reproquant.engines.native import NativeRun, samples_of_llama_bench, shared_by_llama_cpp
 from reproquant.engines.streamed import Streamed, of_gguf, option
-from reproquant.machine.gpu import visible_devices
+from reproquant.machine.gpu import shown
 from reproquant.study import Benchmark, Subject
 from reproquant.toolchain.llama_cpp import Build
 
@@ -66,7 +66,7 @@ class LlamaServer(Engine):
             *("--metrics", "--offline", "--no-ui"),
             *subject.arguments,
         )
-        variables = {**handed_on(), "CUDA_VISIBLE_DEVICES": visible_devices(subject.gpus)}
+        variables = {**handed_on(), **shown(subject.gpus)}
         return Plan(command, variables, (" ".join(CACHE_OFF), "cache_prompt false in every request"))
 
     def native(self, plan: Plan, subject: Subject, log: Path) -> NativeRun:

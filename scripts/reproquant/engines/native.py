@@ -53,8 +53,8 @@ def samples_of_llama_bench(log: Path, start: int) -> tuple[float, ...]:
     lines = log.read_bytes()[start:].decode(errors="replace").splitlines()
     try:
         (test,) = (json.loads(line) for line in lines if line.startswith("{"))
-        return tuple(float(sample) for sample in test["samples_ts"])
-    except (ValueError, KeyError) as error:
+        return _above_zero(test["samples_ts"])
+    except (ValueError, KeyError, TypeError) as error:
         raise _unreadable("llama-bench", log, error) from error
 
 
@@ -76,12 +76,20 @@ def speeds_of_vllm_bench(
     )
 
 
-def _latencies(path: Path) -> list[float]:
+def _latencies(path: Path) -> tuple[float, ...]:
     try:
         data: Any = json.loads(path.read_bytes())
-        return [float(latency) for latency in data["latencies"]]
-    except (OSError, ValueError, KeyError) as error:
+        return _above_zero(data["latencies"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise _unreadable("vllm bench latency", path, error) from error
+
+
+def _above_zero(figures: Any) -> tuple[float, ...]:
+    """A tool's list as numbers; raises ValueError or TypeError if it has none, or one that isn't above 0."""
+    numbers = tuple(float(figure) for figure in figures)
+    if not numbers or not all(number > 0 for number in numbers):
+        raise ValueError(f"{list(numbers)} aren't speeds or times")
+    return numbers
 
 
 def _unreadable(tool: str, where: Path, error: Exception) -> ToolError:

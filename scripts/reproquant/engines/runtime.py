@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from reproquant.machine import host
-from reproquant.machine.gpu import visible_devices
+from reproquant.machine.gpu import shown, visible_devices
 from reproquant.toolchain.container import Image, Mount
 from reproquant.toolchain.interpreter import Interpreter
 
@@ -73,7 +73,7 @@ class OnThisMachine(Runtime):
     def invocation(
         self, words: Sequence[str], gpus: int, variables: Mapping[str, str], folders: Sequence[Shared]
     ) -> Invocation:
-        own = {"CUDA_VISIBLE_DEVICES": visible_devices(gpus), **self.environment.variables, **variables}
+        own = {**shown(gpus), **self.environment.variables, **variables}
         return Invocation((str(self.environment.python), *words), own)
 
     def processes(self, group: int) -> list[int]:
@@ -98,10 +98,10 @@ class InImage(Runtime):
         self, words: Sequence[str], gpus: int, variables: Mapping[str, str], folders: Sequence[Shared]
     ) -> Invocation:
         """The variables are set in the container alone; one without GPUs is told so, whatever it is shown."""
-        shown = visible_devices(gpus).split(",") if gpus else []
+        cards = visible_devices(gpus).split(",") if gpus else []
         own = dict(variables) if gpus else {"CUDA_VISIBLE_DEVICES": HIDDEN, **variables}
         mounts = [mount for folder in folders for mount in _mounts(folder)]
-        command = self.image.command(self.name, words, shown, own, mounts)
+        command = self.image.command(self.name, words, cards, own, mounts)
         return Invocation(command, own, self.image.ending(self.name))
 
     def processes(self, group: int) -> list[int]:

@@ -7,6 +7,7 @@ so neither torch nor a GPU is needed.
 from __future__ import annotations
 
 import ast
+import platform
 import re
 import subprocess
 import zipfile
@@ -65,7 +66,14 @@ def read(where: Path) -> VllmSource:
     """
     texts = dict(_texts(where))
     version = next((match[2] for name in texts if (match := METADATA.search(name))), None)
-    trees = {name: ast.parse(text, name) for name, text in texts.items() if name.endswith(".py")}
+    try:
+        trees = {name: ast.parse(text, name) for name, text in texts.items() if name.endswith(".py")}
+    except SyntaxError as error:
+        raise FormatError(
+            where,
+            f"this Python, {platform.python_version()}, can't parse {error.filename}: {error.msg}",
+            "run it with the Python that this vLLM wants",
+        ) from error
     classes = {name: value for tree in trees.values() for name, value in _class_minimums(tree)}
     registry = trees.get(f"{QUANTIZATION}__init__.py")
     methods = dict(_methods(registry)) if registry else {}
@@ -166,8 +174,9 @@ def _class_minimums(tree: ast.Module) -> Iterator[tuple[str, int]]:
         for function in node.body:
             if isinstance(function, ast.FunctionDef) and function.name == "get_min_capability":
                 values = [part.value for part in ast.walk(function) if isinstance(part, ast.Return)]
-                if len(values) == 1 and isinstance(values[0], ast.Constant):
-                    yield node.name, int(str(values[0].value))
+                match values:
+                    case [ast.Constant(value=int(minimum))]:
+                        yield node.name, minimum
 
 
 def _methods(registry: ast.Module) -> Iterator[tuple[str, str]]:

@@ -15,6 +15,7 @@ from typing import Any
 
 from reproquant.errors import ToolError
 from reproquant.files import repository
+from reproquant.machine.gpu import BY_BUS
 
 LIMIT_S = 120
 CACHES = Path("/sys/devices/system/cpu")
@@ -26,7 +27,9 @@ def of_gpus(visible: str) -> list[dict[str, Any]]:
     Each as {gb_per_s, array_bytes, cache_bytes}. Raises ToolError if one can't be had.
     """
     return [
-        _run("reproquant.machine.copy_on_gpu", (), {"CUDA_VISIBLE_DEVICES": name})
+        _run(
+            "reproquant.machine.copy_on_gpu", (), {"CUDA_DEVICE_ORDER": BY_BUS, "CUDA_VISIBLE_DEVICES": name}
+        )
         for name in visible.split(",")
     ]
 

@@ -10,6 +10,11 @@ from typing import Any
 
 import pynvml
 
+from reproquant.errors import ToolError
+
+BY_BUS = "PCI_BUS_ID"
+"""``CUDA_DEVICE_ORDER`` that numbers GPUs by their place on the bus, as NVML does."""
+
 
 @dataclass(frozen=True)
 class Gpu:
@@ -33,7 +38,11 @@ class Gpu:
 
 @contextmanager
 def driver() -> Iterator[list[Any]]:
-    """NVML's handles of all GPUs, in its order, while it is open; none where there is no NVIDIA driver."""
+    """NVML's handles of all GPUs, in its order, while it is open; none where there is no NVIDIA driver.
+
+    Raises ToolError if the driver gives an error for one of them, or for what is asked meanwhile: a GPU
+    may have fallen off the bus.
+    """
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError:
@@ -41,6 +50,12 @@ def driver() -> Iterator[list[Any]]:
         return
     try:
         yield [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
+    except pynvml.NVMLError as error:
+        raise ToolError(
+            "NVIDIA driver",
+            f"it gives an error for a GPU: {error}",
+            "see what nvidia-smi says, and dmesg of Xid; a lost GPU is back after a reboot",
+        ) from error
     finally:
         pynvml.nvmlShutdown()
 
@@ -63,11 +78,28 @@ def visible_devices(count: int) -> str:
     """``CUDA_VISIBLE_DEVICES`` for a program that may use ``count`` GPUs; empty hides them all.
 
     The first of those that this process may use itself: a scheduler may have
-    given it others than 0, 1, ….
+    given it others than 0, 1, …. Raises ToolError if they are fewer: an engine
+    that splits a model by layers would run on them all the same.
     """
     given = os.environ.get("CUDA_VISIBLE_DEVICES")
-    own = given.split(",") if given else [str(index) for index in range(count)]
+    own = [str(index) for index in range(count)] if given is None else list(filter(None, given.split(",")))
+    if len(own) < count:
+        raise ToolError(
+            "CUDA_VISIBLE_DEVICES",
+            f"'{given}' shows {len(own)} GPUs of the {count} that the subject has",
+            "unset it, name as many, or lower the subject's gpus",
+        )
     return ",".join(own[:count])
+
+
+def shown(count: int) -> dict[str, str]:
+    """The variables by which a program sees ``count`` GPUs, with CUDA's numbers in NVML's order.
+
+    CUDA's own order is the fastest first, so among different cards the one that runs the program would
+    be another than the one that is watched.
+    """
+    order = {"CUDA_DEVICE_ORDER": BY_BUS} if count else {}
+    return {**order, "CUDA_VISIBLE_DEVICES": visible_devices(count)}
 
 
 def indices(visible: str, uuids: Sequence[str]) -> list[int]:

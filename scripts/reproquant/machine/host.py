@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import platform
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -86,11 +86,6 @@ def shared_memory_bytes() -> int | None:
     return psutil.disk_usage(str(folder)).total if folder.is_dir() else None
 
 
-def rss_bytes(pids: Iterable[int]) -> int:
-    """Resident bytes of processes; pages that they share count once for each."""
-    return sum(_rss(pid) for pid in pids)
-
-
 def family(pid: int) -> list[int]:
     """A process and everything that it started, by id; nothing if it is gone or can't be seen."""
     try:
@@ -168,10 +163,3 @@ def _is_running(pid: int) -> bool:
         return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
     except psutil.Error:
         return False
-
-
-def _rss(pid: int) -> int:
-    try:
-        return int(psutil.Process(pid).memory_info().rss)
-    except psutil.Error:
-        return 0

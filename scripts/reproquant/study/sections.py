@@ -423,6 +423,16 @@ class Benchmark(Section):
         return self
 
     @model_validator(mode="after")
+    def _each_concurrency_once(self) -> Benchmark:
+        if not self.concurrencies:
+            raise ValueError("there is no concurrency to measure; give at least one")
+        if twice := [size for size in self.concurrencies if self.concurrencies.count(size) > 1]:
+            raise ValueError(
+                f"concurrency {twice[0]} stands twice, and a round sends each once; leave one out"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _a_round_for_each_launch(self) -> Benchmark:
         if self.launches > self.rounds:
             raise ValueError(
