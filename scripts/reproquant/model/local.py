@@ -10,6 +10,8 @@ from reproquant.files import read_json, repository
 from reproquant.study import LocalModel
 
 INDEX = "model.safetensors.index.json"
+NO_INDEX = f"a whole {INDEX}"
+"""Among what is missing: there is such a file, and it doesn't list shards."""
 NOTE = "A directory of the machine that ran this; the manifest's digests say which bytes it held."
 
 
@@ -45,7 +47,7 @@ def missing_parts(directory: Path) -> list[str]:
         try:
             missing += sorted(set(read_json(directory / INDEX)["weight_map"].values()) - names)
         except (ValueError, LookupError, TypeError, AttributeError):
-            missing.append(f"a whole {INDEX}")
+            missing.append(NO_INDEX)
     elif not any(name.endswith(".safetensors") for name in names):
         missing.append("*.safetensors")
     return missing

@@ -82,15 +82,15 @@ class RepositoryCache:
                 fresh.replace(pointer)
 
     def missing_parts(self) -> list[str]:
-        """What the snapshot lacks to be a checkpoint. Raises Trouble if its index can't be read."""
-        try:
-            return local.missing_parts(self.snapshot)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        """What the snapshot lacks to be a checkpoint. Raises Trouble if its index lists no shards."""
+        missing = local.missing_parts(self.snapshot)
+        if local.NO_INDEX in missing:
             raise Trouble(
-                f"it is no index of weights ({type(error).__name__}: {error})",
+                "it is no index of weights",
                 "use another commit or repository: the Hub serves the file like this",
-                where="model.safetensors.index.json",
-            ) from error
+                where=local.INDEX,
+            )
+        return missing
 
     def is_whole(self) -> bool:
         """Whether the snapshot has all files of a checkpoint, as far as that can be told without the Hub.
