@@ -80,20 +80,6 @@ def test_everything_that_is_installed_is_frozen(venv: Path) -> None:
     assert found["name"] == "external-vllm"
 
 
-def test_what_an_external_python_compiles_is_kept_for_its_next_start_in_the_store_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("REPROQUANT_STORE", str(tmp_path / "store"))
-    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
-    (tmp_path / "package").mkdir()
-    (tmp_path / "package/slow.py").write_text("")
-    own = environments.ExternalEnv("vllm", External(python=sys.executable))
-    code = ["-c", "import sys; sys.path.append(sys.argv[1]); import slow", tmp_path / "package"]
-    own.run(code, tmp_path / "log")
-    assert [path.name for path in (tmp_path / "package").iterdir()] == ["slow.py"]
-    assert list((tmp_path / "store/bytecode").rglob("slow.*.pyc"))
-
-
 def test_a_package_that_an_import_would_not_find_is_hidden_by_the_one_that_it_finds(
     tmp_path: Path, venv: Path
 ) -> None:

@@ -73,7 +73,7 @@ class OnThisMachine(Runtime):
     def invocation(
         self, words: Sequence[str], gpus: int, variables: Mapping[str, str], folders: Sequence[Shared]
     ) -> Invocation:
-        own = {**shown(gpus), **self.environment.variables, **variables}
+        own = {**shown(gpus), **variables}
         return Invocation((str(self.environment.python), *words), own)
 
     def processes(self, group: int) -> list[int]:

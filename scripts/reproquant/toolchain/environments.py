@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from reproquant import external
-from reproquant.files import store
 from reproquant.study import EXTERNAL, External, InContainer, Role, Study
 from reproquant.toolchain import container, python_env
 from reproquant.toolchain.interpreter import Interpreter
@@ -23,12 +22,6 @@ class ExternalEnv(Interpreter):
     @property
     def python(self) -> Path:
         return external.interpreter(self.settings)
-
-    @property
-    def variables(self) -> dict[str, str]:
-        """Its bytecode goes to the store: packages that came without any would be compiled at each start."""
-        bytecode = {"PYTHONPYCACHEPREFIX": str(store() / "bytecode"), "PYTHONDONTWRITEBYTECODE": ""}
-        return {**super().variables, **bytecode}
 
     def describe(self) -> dict[str, Any]:
         """What ``freeze.frozen`` finds, and its digest."""

@@ -24,11 +24,6 @@ class Interpreter(ABC):
     def describe(self) -> dict[str, Any]:
         """What is installed, as JSON data; takes a fraction of a second."""
 
-    @property
-    def variables(self) -> dict[str, str]:
-        """What its programs find in their environment, always: no user's own site-packages count."""
-        return dict(ISOLATED)
-
     def examine(self) -> dict[str, Any]:
         """``describe``, and what takes longer to find out."""
         return self.describe()
@@ -40,12 +35,12 @@ class Interpreter(ABC):
         variables: Mapping[str, str] | None = None,
         tell: Callable[[str], None] | None = None,
     ) -> None:
-        """Run the interpreter with these words, to its end, in its own environment.
+        """Run the interpreter with these words, to its end, without a user's own site-packages.
 
         ``tell`` gets what it writes to its standard output, line by line. Raises
         ToolError with the last lines of the log if it fails.
         """
-        process.run([self.python, *words], log, {**self.variables, **(variables or {})}, tell=tell)
+        process.run([self.python, *words], log, {**ISOLATED, **(variables or {})}, tell=tell)
 
     def run_module(
         self,
