@@ -101,16 +101,19 @@ def _make(environment: Mapping[str, Any], wheels: Sequence[Path], place: Path, r
     has_pip = importlib.util.find_spec("ensurepip") is not None
     venv = [sys.executable, "-m", "venv", *([] if has_pip else ["--without-pip"]), folder]
     _run(venv, "Python's venv module")
-    offline = ["--no-index", "--no-deps", "--find-links", place / "files" / "wheels"]
-    pip = [sys.executable, "-m", "pip", "--python", folder / "bin" / "python", "install", "--quiet", *offline]
+    python = folder / "bin" / "python"
+    offline = ["--no-index", "--no-deps", "--no-compile", "--find-links", place / "files" / "wheels"]
+    pip = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", *offline]
     if wheels:
         _run([*pip, *wheels], "pip")
     if environment["project"]:
         _run([*pip, "--editable", repository], "pip")
         (folder / ".ready").touch()
+    (site_packages,) = folder.glob("lib/python3*/site-packages")
+    # On all cores, which pip doesn't; it ends with 1 because some packages carry files that aren't meant to compile.
+    subprocess.run([python, "-m", "compileall", "-qq", "-j", "0", site_packages], stdout=subprocess.DEVNULL)
     if environment["over_target"]:
         folders = [path for path in site.getsitepackages() if Path(path).is_dir()]
-        (site_packages,) = folder.glob("lib/python3*/site-packages")
         lines = [f"import site; site.addsitedir({path!r})\n" for path in folders]
         (site_packages / BEHIND).write_text("".join(lines), encoding="utf-8")
 
