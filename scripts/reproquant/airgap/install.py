@@ -110,7 +110,7 @@ def _make(environment: Mapping[str, Any], wheels: Sequence[Path], place: Path, r
         _run([*pip, "--editable", repository], "pip")
         (folder / ".ready").touch()
     (site_packages,) = folder.glob("lib/python3*/site-packages")
-    # On all cores, which pip doesn't; it ends with 1 because some packages carry files that aren't meant to compile.
+    # On all cores, which pip doesn't. Its exit status is 1: some packages carry files not meant to compile.
     subprocess.run([python, "-m", "compileall", "-qq", "-j", "0", site_packages], stdout=subprocess.DEVNULL)
     if environment["over_target"]:
         folders = [path for path in site.getsitepackages() if Path(path).is_dir()]
