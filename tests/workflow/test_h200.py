@@ -33,10 +33,10 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
     return checkout
 
 
-def test_it_has_its_whole_plan_with_six_subjects(checkout: Checkout) -> None:
+def test_it_has_its_whole_plan_with_five_subjects(checkout: Checkout) -> None:
     assert checkout.planned() == {
         "all": 1, "build_environment": 3, "read_vllm": 1, "fetch_llama_cpp": 1, "build_llama_cpp": 1, "prove_cuda": 1, "fetch_model": 1,
-        "convert_gguf": 1, "quantize_gguf": 1, "inspect_gguf": 2, "quantize_fp8": 1, "benchmark": 6, "benchmark_again": 1, "report": 1, "seal": 1,
+        "convert_gguf": 1, "quantize_gguf": 1, "inspect_gguf": 2, "quantize_fp8": 1, "benchmark": 5, "benchmark_again": 1, "report": 1, "seal": 1,
     }  # fmt: skip
 
 
