@@ -6,6 +6,7 @@ made of the texts in the engines' sources.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -21,8 +22,9 @@ from reproquant.bench.measurement import Measurement
 from reproquant.bench.protocol import measure
 from reproquant.engines.base import Plan
 from reproquant.engines.between_cards import handed_on, said
-from reproquant.files import read_json, repository, write_json
+from reproquant.files import read_json, repository, write_json, write_text
 from reproquant.machine import host
+from reproquant.machine.links import links
 from reproquant.study import Subject
 from test_engines_plans import llama, vllm
 from test_engines_plans import subject as planned
@@ -203,6 +205,40 @@ def test_only_the_cards_that_a_subject_was_given_are_written_down(
     assert measured(monkeypatch, tmp_path, BACKENDS, 1, four_cards).between_cards is None
 
 
+TOPOLOGY = """\tGPU0\tGPU1\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID
+GPU0\t X \tNV6\t0-39\t0\t\tN/A
+GPU1\tNV6\t X \t0-39\t0\t\tN/A"""
+
+
+@pytest.fixture
+def nvidia_smi(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A mock of the driver's tool, which underlines the head of its table."""
+    tool = tmp_path / "bin/nvidia-smi"
+    head, *rest = TOPOLOGY.splitlines()
+    written = "\n".join([head.replace("\t", "\t\x1b[4m", 1) + "\x1b[0m", *rest])
+    write_text(tool, f"#!/bin/sh\n[ \"$*\" = 'topo -m' ] || exit 2\ncat <<'END'\n{written}\n\nEND\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tool.parent), prepend=os.pathsep)
+    return tool
+
+
+def test_the_topology_is_kept_as_the_drivers_tool_prints_it_without_the_terminals_styles(
+    nvidia_smi: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    play(monkeypatch)
+    assert links().topology == TOPOLOGY
+    nvidia_smi.write_text("#!/bin/sh\necho 'Failed to initialize NVML'; exit 9\n")
+    assert links().topology is None
+    nvidia_smi.unlink()
+    monkeypatch.setenv("PATH", "")
+    assert links().topology is None
+
+
+def test_one_card_has_no_topology(nvidia_smi: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    play(monkeypatch, lambda data: data["devices"].pop())
+    assert links().topology is None
+
+
 def test_a_measurement_from_before_there_were_links_still_loads() -> None:
     kept = repository() / "published/h200-2026-12-01/bench/vllm-fp16.json"
     assert Measurement.model_validate(read_json(kept)).between_cards is None
@@ -252,6 +288,15 @@ def test_the_report_quotes_the_way_between_cards_and_what_was_handed_on(
     )
     assert "- llama-q4km, variable: NCCL\\_NVLS\\_ENABLE=0" in text
     assert "- llama-q4km, built with: no NCCL: CMake found none" in text
+
+
+def test_the_topology_stands_in_the_report_unchanged(
+    nvidia_smi: Path, reported: Callable[[str], tuple[str, str]]
+) -> None:
+    text, page = reported("ready")
+    indented = "\n".join(f"    {line}" for line in TOPOLOGY.splitlines())
+    assert f"`nvidia-smi topo -m`, as llama-q4km met it:\n\n{indented}\n" in text
+    assert page.count(f'/between_cards/topology">{TOPOLOGY}</span>') == 1
 
 
 def test_a_log_that_tells_nothing_is_reported_as_such(reported: Callable[[str], tuple[str, str]]) -> None:

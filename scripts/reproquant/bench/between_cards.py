@@ -29,6 +29,7 @@ def between_cards(shown: Sequence[int], found: Links, engine: str, log: str) -> 
             for pair in found.pairs
             if {pair.first, pair.second} <= set(shown)
         ],
+        topology=found.topology,
         said=[
             Said(about=one.about, words=host.without_private_paths(one.words)) for one in said(engine, log)
         ],

@@ -211,6 +211,9 @@ class BetweenCards(Part):
 
     cards: list[CardLinks]
     pairs: list[Pair]
+    topology: str | None = Field(
+        default=None, description="what `nvidia-smi topo -m` says of all GPUs; null: it says nothing"
+    )
     said: list[Said] = Field(description="each wording once, of all launches; empty: the log tells none")
 
 

@@ -7,7 +7,9 @@ request up to the root, and an IOMMU can refuse it there.
 
 from __future__ import annotations
 
+import re
 import struct
+import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -21,6 +23,10 @@ from reproquant.machine.gpu import asked, driver
 PCI = Path("/sys/bus/pci/devices")
 IOMMU = Path("/sys/kernel/iommu_groups")
 NVLINKS = 18
+TOPOLOGY = ("nvidia-smi", "topo", "-m")
+TOPOLOGY_LIMIT_S = 30
+STYLES = re.compile(r"\x1b\[[0-9;]*m")
+"""How a terminal is told to underline the head of that table."""
 TREE = {
     pynvml.NVML_TOPOLOGY_INTERNAL: "one board",
     pynvml.NVML_TOPOLOGY_SINGLE: "one PCIe switch",
@@ -51,13 +57,15 @@ class Links:
     """All pairs of GPUs, and for each GPU how many NVLinks it has and how many of them are on.
 
     ``redirecting`` names the bridges above the GPUs whose ACS redirects peer requests, None where this
-    process may not read that; ``iommu`` is whether the kernel uses one.
+    process may not read that; ``iommu`` is whether the kernel uses one; ``topology`` is what the driver's
+    own tool says of several GPUs, None if it says nothing.
     """
 
     pairs: tuple[Pair, ...]
     nvlinks: tuple[tuple[int, int], ...]
     redirecting: tuple[str, ...] | None
     iommu: bool
+    topology: str | None
 
 
 def links(pci: Path = PCI, iommu: Path = IOMMU) -> Links:
@@ -68,7 +76,13 @@ def links(pci: Path = PCI, iommu: Path = IOMMU) -> Links:
             _pair(handles, first, second, buses) for first, second in combinations(range(len(handles)), 2)
         )
         counts = tuple(_counts(handle) for handle in handles)
-    return Links(pairs, counts, redirecting(buses, pci), iommu.is_dir() and any(iommu.iterdir()))
+    return Links(
+        pairs,
+        counts,
+        redirecting(buses, pci),
+        iommu=iommu.is_dir() and any(iommu.iterdir()),
+        topology=_topology() if pairs else None,
+    )
 
 
 def redirecting(buses: Sequence[str | bytes], pci: Path = PCI) -> tuple[str, ...] | None:
@@ -97,6 +111,16 @@ def nvidia_cards(pci: Path = PCI) -> int:
             continue
         count += vendor == "0x10de" and kind.startswith("0x03")
     return count
+
+
+def _topology() -> str | None:
+    try:
+        done = subprocess.run(
+            TOPOLOGY, capture_output=True, text=True, errors="replace", timeout=TOPOLOGY_LIMIT_S, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return STYLES.sub("", done.stdout).strip("\n") or None
 
 
 def _pair(handles: list[Any], first: int, second: int, buses: Sequence[str | bytes]) -> Pair:

@@ -49,6 +49,7 @@ class BetweenCards:
 
     cards: tuple[Card, ...]
     pairs: tuple[Pair, ...]
+    topology: Quote | None
     said: tuple[tuple[Quote, Quote], ...]
     variables: tuple[tuple[str, Quote], ...]
     nccl: Sentence | None
@@ -73,6 +74,7 @@ def read_between_cards(
             for place, card in enumerate(found.cards)
         ),
         pairs=tuple(_pair(numbers, path, name, measurement, place) for place in range(len(found.pairs))),
+        topology=None if found.topology is None else quote("topology"),
         said=tuple((quote("said", n, "about"), quote("said", n, "words")) for n in range(len(found.said))),
         variables=tuple(_variables(numbers, path, measurement)),
         nccl=_nccl(numbers, path, measurement),
