@@ -45,6 +45,7 @@ NO_FLASHINFER = "FlashInfer All Reduce is disabled because flashinfer is not ava
 NO_NCCL = "NCCL not compiled in; falling back to internal AllReduce"
 PIPELINE = "initialized AllReduce pipeline: 2 GPUs, 1024 KB chunked kernel staging + 32 MB copy-engine staging per GPU"
 CARD = "using device CUDA1 (NVIDIA H200) (0000:1b:00.0)"
+ON_THE_CPU = "backend sampling not supported with SPLIT_MODE_TENSOR; using CPU"
 CHANNELS = "24 coll channels, 24 collnet channels, 0 nvls channels"
 
 
@@ -66,6 +67,7 @@ CHANNELS = "24 coll channels, 24 collnet channels, 0 nvls channels"
         ("llama_cpp", f"0.00.282.647 I llama_prepare_model_devices: {CARD} - 143000 MiB free", CARD, "a card"),
         ("llama_cpp", "0.00.473.421 I load_tensors:        CUDA1 model buffer size =  2231.72 MiB", "CUDA1 model buffer size =  2231.72 MiB", "weights"),
         ("llama_cpp", "0.00.491.188 I llama_context: pipeline parallelism enabled", "pipeline parallelism enabled", "at the same time"),
+        ("llama_cpp", f"0.02.100.000 W set_sampler: {ON_THE_CPU}", ON_THE_CPU, "isn't obeyed"),
     ],
 )  # fmt: skip
 def test_the_words_for_the_way_between_cards_are_quoted_without_times_processes_and_hosts(

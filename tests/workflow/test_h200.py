@@ -1,10 +1,11 @@
-"""The study for one H200, planned on a machine that has neither the GPU nor vLLM."""
+"""The studies for one H200 and for two, planned on a machine that has neither GPU nor vLLM."""
 
 from __future__ import annotations
 
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -21,8 +22,12 @@ PACKAGES = {
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
+    return with_pythons(tmp_path_factory.mktemp("h200"), "h200")
+
+
+def with_pythons(folder: Path, study: str) -> Checkout:
     """A checkout with the study's Pythons, which have names of packages only."""
-    checkout = copy_checkout(tmp_path_factory.mktemp("h200") / "checkout", "h200")
+    checkout = copy_checkout(folder / "checkout", study)
     for name, packages in PACKAGES.items():
         folder = checkout.root / ".bundle/environments" / name
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
@@ -37,6 +42,13 @@ def test_it_has_its_whole_plan_with_five_subjects(checkout: Checkout) -> None:
     assert checkout.planned() == {
         "all": 1, "build_environment": 3, "read_vllm": 1, "fetch_llama_cpp": 1, "build_llama_cpp": 1, "prove_cuda": 1, "fetch_model": 1,
         "convert_gguf": 1, "quantize_gguf": 1, "inspect_gguf": 2, "quantize_fp8": 1, "benchmark": 5, "benchmark_again": 1, "report": 1, "seal": 1,
+    }  # fmt: skip
+
+
+def test_on_two_cards_seven_subjects_share_the_same_artifacts(tmp_path: Path) -> None:
+    assert with_pythons(tmp_path, "h200x2").planned() == {
+        "all": 1, "build_environment": 3, "read_vllm": 1, "fetch_llama_cpp": 1, "build_llama_cpp": 1, "prove_cuda": 1, "fetch_model": 1,
+        "convert_gguf": 1, "quantize_gguf": 1, "inspect_gguf": 2, "quantize_fp8": 1, "benchmark": 7, "benchmark_again": 1, "report": 1, "seal": 1,
     }  # fmt: skip
 
 
