@@ -29,9 +29,9 @@ def with_pythons(folder: Path, study: str) -> Checkout:
     """A checkout with the study's Pythons, which have names of packages only."""
     checkout = copy_checkout(folder / "checkout", study)
     for name, packages in PACKAGES.items():
-        folder = checkout.root / ".bundle/environments" / name
-        subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
-        (site_packages,) = folder.glob("lib/python3*/site-packages")
+        python = checkout.root / ".bundle/environments" / name
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", python], check=True)
+        (site_packages,) = python.glob("lib/python3*/site-packages")
         for package, version in packages.items():
             metadata = f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\n"
             write_text(site_packages / f"{package}-{version}.dist-info/METADATA", metadata)
